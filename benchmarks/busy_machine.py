@@ -167,7 +167,7 @@ def measure_budget(workspace: Workspace) -> dict[str, Any]:
     if workspace.pretrained:
         classify = ["classify", "train.csv", "--valid", "dev.csv", "--test", "test.csv"]
         classify += ["--from", workspace.pretrained]
-        commands |= {"classify": classify, "classify, frozen": [*classify, "--frozen"]}
+        commands |= {"classify": classify, "classify, frozen": [*classify, "--freeze-encoder"]}
     commands["masked language model"] = ["masked-lm", book, "--preset", "mini"]
     if workspace.only:
         commands = {workspace.only: commands[workspace.only]}

@@ -1,4 +1,4 @@
-"""Draws the pictures of seeing.md from the records of the example notebook: python docs/draw_pictures.py."""
+"""Draw the figures of visualisation.md from the records of the example notebook: python docs/draw_pictures.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.view.record.record import Record
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent / "examples" / "notebooks" / "records"
-PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {  # file → (record, view, what of it)
+PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {  # file → (record, view, options)
     "align": ("translation", "align", {"words": True}),
     "steps": ("translation", "steps", {}),
     "beams": ("translation", "beams", {"width": "page"}),
@@ -23,11 +23,12 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {  # file → (record, vi
 
 
 def draw(folder: Path = HERE / "pictures" / "seeing") -> list[Path]:
-    """Write all pictures and return their files."""
-    made = []
-    for name, (record, view, chosen) in PICTURES.items():
-        made.append(figure(Record.read(RECORDS / f"{record}.json"), view, **chosen).save(folder / f"{name}.svg"))
-    return made
+    """Write all figures; return their files."""
+    files = []
+    for name, (record_name, view, options) in PICTURES.items():
+        record = Record.read(RECORDS / f"{record_name}.json")
+        files.append(figure(record, view, **options).save(folder / f"{name}.svg"))
+    return files
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Draw the pictures of the README and the site, in light and dark, with Regard's own figures of Regard's own models.
+"""Draw the figures of the README and the site, in both themes, from models that Regard trained.
 
-    python docs/make_pictures.py runs            # every picture, into docs/pictures
+    python docs/make_pictures.py runs            # all figures, into docs/pictures
     python docs/make_pictures.py runs --only hops
 
-The folder given holds the models, made by these commands in a folder of samples (docs/make_samples.py), the first at
-the root with the data that recipes/prepare/multi30k.py makes:
+`runs` contains the models that these commands train in a folder of samples (docs/make_samples.py); the first needs the
+data that recipes/prepare/multi30k.py writes:
 
     regard train --recipe recipes/multi30k-en-de.json --out runs/m30k
     regard train story-qa qa2_train.txt --valid qa2_test.txt --hops 3 --out runs/babi2
@@ -17,7 +17,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,12 @@ PICTURES = Path(__file__).parent / "pictures"
 THEMES = ("light", "dark")
 SENTENCE = "Two young men are playing football in the snow."
 STORY = ("Mary took the apple.", "John went to the office.", "Mary went to the garden.")
-SEEN = "The cat sat on the mat because it was warm."
+MASK_SENTENCE = "The cat sat on the mat because it was warm."
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn: the record of a model's answer, and a view of it."""
+    """A figure: the record of a result, and a view of it."""
 
     record: Callable[[Path], Record]
     view: str
@@ -48,77 +48,73 @@ class Picture:
 
 
 @cache
-def translated(runs: Path, store_qkv: str = "") -> Record:
-    """Return the record of a translation."""
+def translation_record(runs: Path, store_qkv: str = "") -> Record:
+    """Record of a translation."""
     return regard.load(runs / "m30k", threads=1)(SENTENCE).record(store_qkv=store_qkv)
 
 
 @cache
-def answered(runs: Path) -> Record:
-    """Return the record of an answer about a story."""
+def answer_record(runs: Path) -> Record:
+    """Record of an answer about a story."""
     model = regard.load(runs / "babi2", threads=1)
     return model(list(STORY), "Where is the apple?").record()
 
 
 @cache
-def judged(runs: Path) -> Record:
-    """Return the record of a classified review."""
+def label_record(runs: Path) -> Record:
+    """Record of a classified review."""
     return regard.load(runs / "mood", threads=1)("A quiet triumph; the ending carries the film.").record()
 
 
-def masked(mask: Mask) -> Callable[[Path], Record]:
-    """Return what makes a record of who may look at whom."""
-
-    def made(_: Path) -> Record:
-        words = SEEN.split()
-        slots = torch.arange(len(words))[None]
-        allowed = mask.bind(slots, slots).dense.expand(1, 1, len(words), len(words)).float().numpy()
-        weights = (allowed / allowed.sum(-1, keepdims=True)).astype(np.float32)
-        side = RecordText.from_subwords(SEEN, words, range(len(words)))
-        seen = AttentionRecord("encoder.self", "source", "source", weights, (0,))
-        return Record(title=str(mask), texts={"source": side}, attention=(seen,))
-
-    return made
+def mask_record(mask: Mask, _: Path) -> Record:
+    """Record of uniform attention under a mask."""
+    words = MASK_SENTENCE.split()
+    positions = torch.arange(len(words))[None]
+    allowed = mask.bind(positions, positions).dense.expand(1, 1, len(words), len(words)).float().numpy()
+    weights = (allowed / allowed.sum(-1, keepdims=True)).astype(np.float32)
+    text = RecordText.from_subwords(MASK_SENTENCE, words, range(len(words)))
+    attention = AttentionRecord("encoder.self", "source", "source", weights, (0,))
+    return Record(title=str(mask), texts={"source": text}, attention=(attention,))
 
 
-ALL: dict[str, Picture] = {
-    "alignment": Picture(translated, "align", {"attention": "decoder.3.cross:0", "words": True}),
-    "look": Picture(translated, "look", {"attention": "decoder.3.cross:0", "words": True}),
-    "heads": Picture(translated, "heads", {"attention": "decoder.cross", "width": "page"}),
-    "steps": Picture(translated, "steps", {"width": "page"}),
-    "beams": Picture(translated, "beams", {"width": "page"}),
-    "places": Picture(translated, "place", {"width": "page"}),
-    "flow": Picture(translated, "flow", {"attention": "encoder.self", "width": "page"}),
-    "maths": Picture(lambda runs: translated(runs, "encoder.1.self:0"), "maths", {"width": "page"}),
-    "hops": Picture(answered, "hops"),
-    "verdict": Picture(judged, "verdict"),
-    "mask-causal": Picture(masked(causal()), "align"),
-    "mask-window": Picture(masked(window(1)), "align"),
-    "mask-sparse": Picture(masked(window(1) | global_tokens(0)), "align"),
+FIGURES: dict[str, Picture] = {
+    "alignment": Picture(translation_record, "align", {"attention": "decoder.3.cross:0", "words": True}),
+    "look": Picture(translation_record, "look", {"attention": "decoder.3.cross:0", "words": True}),
+    "heads": Picture(translation_record, "heads", {"attention": "decoder.cross", "width": "page"}),
+    "steps": Picture(translation_record, "steps", {"width": "page"}),
+    "beams": Picture(translation_record, "beams", {"width": "page"}),
+    "places": Picture(translation_record, "place", {"width": "page"}),
+    "flow": Picture(translation_record, "flow", {"attention": "encoder.self", "width": "page"}),
+    "maths": Picture(lambda runs: translation_record(runs, "encoder.1.self:0"), "maths", {"width": "page"}),
+    "hops": Picture(answer_record, "hops"),
+    "verdict": Picture(label_record, "verdict"),
+    "mask-causal": Picture(partial(mask_record, causal()), "align"),
+    "mask-window": Picture(partial(mask_record, window(1)), "align"),
+    "mask-sparse": Picture(partial(mask_record, window(1) | global_tokens(0)), "align"),
 }
 
 
 def draw(runs: Path, name: str, folder: Path = PICTURES) -> list[Path]:
-    """Draw one picture in every theme, and return the files."""
-    wanted = ALL[name]
-    record = wanted.record(runs)
-    places = []
+    """Draw a figure in every theme; return the files."""
+    picture = FIGURES[name]
+    record = picture.record(runs)
+    files = []
     for theme in THEMES:
-        place = folder / f"{name}-{theme}.svg"
-        figure(record, wanted.view, theme=theme, **wanted.options).save(place)
-        places.append(place)
-    return places
+        file = folder / f"{name}-{theme}.svg"
+        figure(record, picture.view, theme=theme, **picture.options).save(file)
+        files.append(file)
+    return files
 
 
 def main() -> None:
-    """Draw what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Draw the pictures of the README and the site.")
-    parser.add_argument("runs", type=Path, help="the folder of the models")
-    parser.add_argument("--only", choices=ALL, action="append", help="one picture; may be repeated")
-    parser.add_argument("--out", type=Path, default=PICTURES, help="where to draw")
-    given = parser.parse_args()
-    drawn = [str(place) for name in given.only or ALL for place in draw(given.runs, name, given.out)]
-    print(json.dumps(drawn, indent=1))
+    """Draw the selected figures."""
+    parser = argparse.ArgumentParser(description="Draw the figures of the README and the site.")
+    parser.add_argument("runs", type=Path, help="folder of the models")
+    parser.add_argument("--only", choices=FIGURES, action="append", help="one figure; may be repeated")
+    parser.add_argument("--out", type=Path, default=PICTURES, help="output folder")
+    arguments = parser.parse_args()
+    files = [str(file) for name in arguments.only or FIGURES for file in draw(arguments.runs, name, arguments.out)]
+    print(json.dumps(files, indent=1))
 
 
 if __name__ == "__main__":

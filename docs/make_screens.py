@@ -1,9 +1,9 @@
-"""Pictures of the page for the site and the README: each view in a real browser, small PNGs.
+"""Screenshots of the page for the site and the README: each view in a real browser, as small PNGs.
 
     python -m docs.make_screens record.json [other.json …]      # every view of the first record, in docs/pictures
 
-A record is written by `regard see FOLDER TEXT --out record.json`: first of a translator (docs/make_pictures.py), then
-of a BERT such as MiniLM, then of the translator with a head switched off (--off). Needs chromium and the dev extra.
+A record is written by `regard see MODEL TEXT --out record.json`: first of a translator (docs/make_pictures.py), then
+of a BERT such as MiniLM, then of the translator with a head ablated (--ablate). Needs chromium and the dev extra.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ SHOTS = {  # name: (record, fragment, theme, width)
 }
 
 
-def small(picture: bytes, colours: int = 256) -> bytes:
-    """Return a PNG of few colours, where Pillow is there to make it."""
+def compress(picture: bytes, colours: int = 256) -> bytes:
+    """Reduce the colours of a PNG, if Pillow is installed."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
         return picture
-    made = io.BytesIO()
+    output = io.BytesIO()
     Image.open(io.BytesIO(picture)).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(
-        made, "PNG", optimize=True
+        output, "PNG", optimize=True
     )
-    return made.getvalue() if len(made.getvalue()) < len(picture) else picture
+    return output.getvalue() if len(output.getvalue()) < len(picture) else picture
 
 
 def main() -> None:
-    """Draw the pictures."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("records", nargs="+", type=Path)
-    asked.add_argument("--only", default="", help="pictures whose name has this in it")
-    given = asked.parse_args()
-    records = [Record.read(path) for path in given.records]
+    """Take the selected screenshots."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="+", type=Path)
+    parser.add_argument("--only", default="", help="screenshots whose name contains this")
+    arguments = parser.parse_args()
+    records = [Record.read(path) for path in arguments.records]
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, started() as browser:
         address = written(records, Path(folder), "Regard")
-        for name, (place, fragment, theme, width) in SHOTS.items():
-            if place >= len(records) or given.only not in name or ("with=2" in fragment and len(records) < 3):
+        for name, (index, fragment, theme, width) in SHOTS.items():
+            if index >= len(records) or arguments.only not in name or ("with=2" in fragment and len(records) < 3):
                 continue
             seen = Seen(browser, offline=True, viewport={"width": width, "height": 800}, reduced_motion="reduce")
-            seen.open(f"{address}#record={place}&theme={theme}&{fragment}")
-            (PICTURES / f"{name}.png").write_bytes(small(seen.page.screenshot()))
+            seen.open(f"{address}#record={index}&theme={theme}&{fragment}")
+            (PICTURES / f"{name}.png").write_bytes(compress(seen.page.screenshot()))
             seen.close()
     print(sum(path.stat().st_size for path in PICTURES.glob("page-*.png")), "bytes in", PICTURES)
 

@@ -19,8 +19,9 @@ import click
 import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
-from regard.cli.options import OTHER_SETTINGS
 from regard.config.settings import Config
+from regard.metric_table import METRICS
+from regard.registry import TASKS, resolve
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -62,7 +63,7 @@ def command_page(name: str, verb: click.Command) -> str:
             sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
     usage = " ".join(verb.collect_usage_pieces(context))
     parts = [f"# regard {name}", f"```text\nregard {name} {usage}\n```", help_text(verb.help or "")]
-    for section in sorted(sections, key=("Options", "Options", OTHER_SETTINGS).count):
+    for section in sorted(sections, key=lambda name: name == "Options"):
         title, _, note = section.partition(" (")
         parts.append(f"## {title}")
         if note:
@@ -108,6 +109,33 @@ def short(name: str, verb: click.Command) -> str:
 def place(name: str) -> str:
     """Return the file of a command's page."""
     return f"{name.replace(' ', '-')}.md"
+
+
+# ---- metrics
+
+
+METRICS_INTRODUCTION = """
+`regard train TASK --metric NAME` reports a metric on validation data and keeps the model that is best by it; `regard
+evaluate MODEL FILES --metric NAME` adds it to the report, and may be repeated. Shares are in percent, and the Matthews
+correlation is times 100. Plugins add metrics.
+"""
+
+
+def metrics_page() -> str:
+    """Page of the metrics by name."""
+    rows = []
+    for name, metric in METRICS.items():
+        texts = dict.fromkeys(summary(resolve(function)) for function in metric.functions.values())
+        tasks = [task for task, row in TASKS.items() if row.metrics.keys() & metric.functions.keys()]
+        better = "larger" if metric.larger_is_better else "smaller"
+        rows.append(f"| `{name}` | {cell(' '.join(texts))} | {', '.join(tasks)} | {better} |")
+    header = ["| name | metric | tasks | better |", "| --- | --- | --- | --- |"]
+    defaults = ["| task | predictions | selects the best model | ties |", "| --- | --- | --- | --- |"]
+    for task, row in TASKS.items():
+        for kind, names in row.metrics.items():
+            main, *ties = names.ranking
+            defaults.append(f"| {task} | {kind} | `{main}` | {', '.join(f'`{tie}`' for tie in ties)} |")
+    return "\n".join(["# Metrics", METRICS_INTRODUCTION, *header, *rows, "", "## Defaults", "", *defaults]) + "\n"
 
 
 # ---- names
@@ -270,7 +298,7 @@ def docstring(value: Any) -> str:
 
 def settings(config: type[Config]) -> str:
     """Return the fields of a config as a table."""
-    rows = [f"| `{knob.path}` | `{knob.default}` | {cell(knob.help)} |" for knob in config.knobs()]
+    rows = [f"| `{knob.path}` | `{knob.json_default}` | {cell(knob.help)} |" for knob in config.knobs()]
     return "\n".join(["| field | default | what it says |", "| --- | --- | --- |", *rows])
 
 
@@ -281,6 +309,7 @@ def pages() -> Pages:
     """Return every page of the reference."""
     made = {"reference/commands/index.md": command_index()}
     made |= {f"reference/commands/{place(name)}": command_page(name, verb) for name, verb in verbs()}
+    made["reference/metrics/index.md"] = metrics_page()
     listed = "\n".join(
         f"- [{TITLES[group]}]({group}.md): {', '.join(f'`{name}`' for name in names)}"
         for group, names in groups().items()

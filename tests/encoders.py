@@ -9,13 +9,14 @@ from regard.checkpoint.encoder_dir import save_encoder
 from regard.config.data import TokenizerConfig
 from regard.config.models import BertConfig, StackConfig
 from regard.models.bert import Bert, initialize_bert
-from regard.text.special_tokens import with_mask_token
-from regard.text.train import train_tokenizer
+from regard.text.train import train_masked_tokenizer
 
 
-def saved_encoder(folder: Path, texts: Sequence[str], *, hidden_size: int = 32, max_positions: int = 64) -> Path:
-    """Write a small encoder with random weights and a word tokenizer trained on the texts."""
-    tokenizer = with_mask_token(train_tokenizer([*texts] * 3, TokenizerConfig(kind="words")))
+def saved_encoder(
+    folder: Path, texts: Sequence[str], *, hidden_size: int = 32, max_positions: int = 64, kind: str = "words"
+) -> Path:
+    """Write a small encoder with random weights and a tokenizer trained on the texts."""
+    tokenizer = train_masked_tokenizer([*texts] * 3, TokenizerConfig(kind=kind))
     stack = StackConfig(num_layers=2, num_heads=2, feed_forward_size=2 * hidden_size)
     config = BertConfig(
         vocab_size=tokenizer.vocab_size,

@@ -16,7 +16,7 @@ from regard.models import build_model
 from regard.models.base import Model
 from regard.models.gpt import Gpt
 from regard.models.memory_network import StoryBatch
-from regard.models.rnn_text import TextBatch
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Tokens
 
 VOCAB_SIZE = 23

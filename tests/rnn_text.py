@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.checkpoint.native import save_rnn_text
+from regard.checkpoint.native import save_text_model
 from regard.config.data import TokenizerConfig
 from regard.config.rnn_models import ElmoConfig
 from regard.models import build_model
@@ -20,5 +20,5 @@ def saved_elmo(folder: Path, texts: Sequence[str], hidden_size: int = 5) -> Path
     model = build_model(config)
     initialize_weights(model, 1)
     metadata = {"step": 1, "data_digests": {}, "metrics": {}}
-    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="elmo", metadata=metadata, card="")
+    save_text_model(folder, config, model.state_dict(), tokenizer=tokenizer, task="elmo", metadata=metadata, card="")
     return folder

@@ -1,7 +1,8 @@
-"""The worker pool: results in order, in the caller's trace, with torch's thread count restored."""
+"""The worker pool: results in order, in the caller's trace, with torch's thread count restored; locks after a fork."""
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from regard.attention.attend import attend
 from regard.attention.trace import trace
-from regard.hardware import WorkerPool
+from regard.hardware import ForkSafeLock, WorkerPool
 from tests.scale import HANG_GUARD
 
 
@@ -38,3 +39,27 @@ def test_an_error_in_a_worker_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError):
         list(WorkerPool(2).map(work, [1, 0, 1]))
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_lock_that_another_thread_holds_is_free_after_a_fork() -> None:
+    lock = ForkSafeLock()
+    is_held = threading.Event()
+    is_done = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            is_done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock._lock.acquire(blocking=False) else 1)
+    _, status = os.waitpid(child, 0)
+    is_done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.components import FAMILIES
 from regard.config.models import ENCODER_HEADS
 from regard.errors import UsageError
-from regard.registry import FAMILIES, TASKS, Registry, Task, resolve, task_of_head
+from regard.registry import TASKS, Registry, Task, resolve, task_of_head
 from tests.scale import HANG_GUARD
 
 HEAD_TASKS = ["embed", "masked-lm", "embed", "masked-lm", "classify", "tag", "answer"]
@@ -101,7 +102,8 @@ def test_plugins_are_loaded_on_a_miss_and_one_that_raises_is_named(tmp_path: Pat
         "def register(regard):\n    regard.register('family', 'mine', 'not_imported_yet:FAMILY')",
     )
     code = """
-from regard.registry import FAMILIES, load_plugins
+from regard.components import FAMILIES
+from regard.registry import load_plugins
 FAMILIES["bert"]
 print("before:", "good_plugin" in sys.modules)
 print("after:", "mine" in FAMILIES, FAMILIES.owner("mine"), "torch" in sys.modules, len(FAMILIES))
@@ -131,6 +133,6 @@ def test_a_plugin_with_the_name_of_another_is_reported_with_both_owners(tmp_path
     write_plugin(
         tmp_path, "taker-plugin", "def register(regard):\n    regard.register('family', 'gpt', 'taker_plugin:FAMILY')"
     )
-    process = run_with_plugins(tmp_path, "from regard.registry import FAMILIES; print(len(FAMILIES))")
+    process = run_with_plugins(tmp_path, "from regard.components import FAMILIES; print(len(FAMILIES))")
     assert process.stdout.strip() == "8"
     assert "the model family 'gpt' of taker-plugin has the name of one of regard" in process.stderr

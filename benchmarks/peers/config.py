@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from regard.config.models import BertConfig, StackConfig, TransformerConfig
-from regard.config.settings import Config, knob
+from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError, nearest
 from regard.hardware import available_cores
 from regard.text.tokenizer import SPECIAL_TOKENS
@@ -142,7 +142,7 @@ class BenchmarkConfig(Config):
         "", f"libraries to compare with, separated by commas, of {', '.join(LIBRARIES)}; none: every installed one"
     )
     repeats: int = knob(0, "rounds; each asks every runner once; 0: 5, with --quick 3", low=0, high=1000)
-    threads: int = knob(0, "processor threads of each runner; 0: all cores", low=0)
+    threads: int = knob(AUTO, "CPU threads of each runner; auto: all cores", low=1)
     eole_python: str = knob("", "the Python that Eole is installed in, where it is not this one")
     out: str = knob("runs/bench", "folder for bench.json and bench.svg")
 

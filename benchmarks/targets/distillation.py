@@ -82,7 +82,7 @@ def main() -> None:
         teacher = arguments.out / "teacher"
         train("classify", train_file, "--valid", dev_file, "--from", arguments.pretrained, *threads, "--out", teacher)
     epochs = ("--epochs", arguments.epochs) if arguments.epochs else ()
-    options = ("--layers", arguments.layers, "--valid", dev_file, *threads, *epochs, "--out", student)
+    options = ("--student-layers", arguments.layers, "--valid", dev_file, *threads, *epochs, "--out", student)
     last_event: dict[str, Any] = run_regard_json("distil", teacher, train_file, *options)[-1]
     teacher_accuracy = evaluate_accuracy(teacher, test_file, arguments.threads)
     student_accuracy = evaluate_accuracy(student, test_file, arguments.threads)

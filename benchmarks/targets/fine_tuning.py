@@ -165,12 +165,12 @@ def check_answers(arguments: Arguments) -> bool:
 def _check_answer_scores(
     name: str, test_file: Path, scores: Sequence[dict[str, float]], peer_scores: Sequence[dict[str, float]]
 ) -> bool:
-    means = {metric: statistics.fmean(score[metric] for score in scores) for metric in ("f1", "exact")}
+    means = {metric: statistics.fmean(score[metric] for score in scores) for metric in ("f1", "exact_match")}
     overlap_f1 = word_overlap_f1(test_file)
     is_met = means["f1"] >= overlap_f1 + MIN_OVER_OVERLAP
     result: dict[str, Any] = {"part": f"answers, {name}", **means, "overlap_f1": overlap_f1}
     if peer_scores:
-        for metric in ("f1", "exact"):
+        for metric in ("f1", "exact_match"):
             result[f"peer_{metric}"] = statistics.fmean(score[metric] for score in peer_scores)
         is_met = is_met and means["f1"] >= result["peer_f1"] - MAX_BELOW_PEER
     print(json.dumps({**result, "met": is_met}), flush=True)

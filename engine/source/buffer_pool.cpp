@@ -3,9 +3,14 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 #include <cstdlib>
 #include <new>
+
+#include "parallel.h"
 
 namespace regard {
 namespace {
@@ -14,6 +19,17 @@ constexpr int64_t ALIGNMENT = 64;
 constexpr int64_t HUGE_PAGE = int64_t{2} << 20;  // keys of a cache lie far apart: fewer TLB misses
 constexpr int64_t MAX_FREE_BLOCKS = 256;
 constexpr int64_t MAX_WASTE = 4;  // a free block serves a request for at least a quarter of it
+
+// One lock for all pools. A fork waits for it, so that no other thread holds it, half-way through a change, in the
+// child; the child has none of its parent's helpers either.
+std::mutex pools_mutex;
+#if defined(__unix__) || defined(__APPLE__)
+[[maybe_unused]] const int fork_handlers = pthread_atfork([] { pools_mutex.lock(); }, [] { pools_mutex.unlock(); },
+                                                          [] {
+                                                            num_helpers.store(0);
+                                                            pools_mutex.unlock();
+                                                          });
+#endif
 
 int64_t round_up(int64_t num_bytes) {
   const int64_t unit = num_bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : ALIGNMENT;
@@ -48,7 +64,7 @@ BufferPool::~BufferPool() {
 
 BufferPool::Block BufferPool::acquire(int64_t num_bytes) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(pools_mutex);
     auto best = free_.end();
     for (auto block = free_.begin(); block != free_.end(); ++block) {
       if (block->num_bytes < num_bytes) continue;
@@ -65,7 +81,7 @@ BufferPool::Block BufferPool::acquire(int64_t num_bytes) {
 
 void BufferPool::release(Block block) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(pools_mutex);
     if (std::ssize(free_) < MAX_FREE_BLOCKS) {
       free_.push_back(block);
       return;

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -36,7 +35,7 @@ class Buffer {
   int64_t num_bytes_ = 0;
 };
 
-// Free memory blocks; thread-safe.
+// Free memory blocks; safe to use by several threads and after a fork.
 class BufferPool {
  public:
   ~BufferPool();
@@ -52,7 +51,6 @@ class BufferPool {
   Block acquire(int64_t num_bytes);
   void release(Block block);
 
-  std::mutex mutex_;
   std::vector<Block> free_;
 };
 

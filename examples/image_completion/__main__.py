@@ -9,7 +9,7 @@ import click
 
 from regard.cli import main
 from regard.cli.model_options import MODEL_ARGUMENT, TORCH_OPTIONS
-from regard.cli.options import Option, changed_settings, knob_options, verb
+from regard.cli.options import AutoNumber, Option, changed_settings, knob_options, verb
 from regard.cli.output import print_result, progress_listener
 from regard.config.inference import GenerationConfig
 from regard.errors import UsageError
@@ -48,7 +48,12 @@ Without either, it is the first digit that was held out from training.
         Option(["--steps"], type=click.IntRange(1), help="updates, instead of a time budget"),
         Option(["--preset"], help="size of the model, such as micro or tiny; otherwise chosen from the data"),
         Option(["--seed"], type=click.IntRange(0), default=1, help="seed of split and training [default: 1]"),
-        Option(["--threads"], type=click.IntRange(0), default=0, help="processor threads; 0: all cores [default: 0]"),
+        Option(
+            ["--threads"],
+            type=AutoNumber(click.IntRange(1)),
+            default="auto",
+            help="CPU threads; auto: all cores. [default: auto]",
+        ),
     ],
 )
 def train(context: click.Context, out: str, as_json: bool, **options: Any) -> None:

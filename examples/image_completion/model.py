@@ -58,7 +58,7 @@ class ImageModel:
     def _only_levels(self) -> ForbidSequences:
         """Forbid every token that is no grey level, the end of the text among them."""
         level_ids = {token for tokens in self.pipeline.tokenizer.encode_batch([*GREY_LEVELS]) for token in tokens}
-        other_ids = sorted(set(range(self.pipeline.model.vocab_size)) - level_ids)
+        other_ids = sorted(set(range(self.pipeline.model.generator().vocab_size)) - level_ids)
         return ForbidSequences([[token] for token in other_ids])
 
 

@@ -10,7 +10,7 @@ import click
 from recipes.claims.claim import ClaimConfig
 from regard.checkpoint.atomic import read_json
 from regard.cli import main
-from regard.cli.options import Option, verb
+from regard.cli.options import AutoNumber, Option, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.errors import UsageError
 
@@ -39,7 +39,12 @@ def _data_option(name: str, help: str) -> Option:
         _data_option("test", "test data, for claims that generate none"),
         Option(["--minutes"], type=click.FloatRange(0, min_open=True), help="for each run, instead of the claim's own"),
         Option(["--seed"], multiple=True, type=click.IntRange(0), help="instead of the claim's own; may be repeated"),
-        Option(["--threads"], type=click.IntRange(0), default=0, help="processor threads; 0: all cores [default: 0]"),
+        Option(
+            ["--threads"],
+            type=AutoNumber(click.IntRange(1)),
+            default="auto",
+            help="CPU threads; auto: all cores. [default: auto]",
+        ),
     ],
     greedy=("--train", "--valid", "--test"),
 )

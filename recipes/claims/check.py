@@ -26,7 +26,7 @@ from regard.errors import ConfigError, UsageError
 from regard.pipeline.load import load
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.tasks.metrics import translation_scores
+from regard.tasks.scoring import translation_scores
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 

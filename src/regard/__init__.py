@@ -4,7 +4,7 @@
     translation = model("Two dogs run in the snow.")
     print(translation, translation.score, translation.alignment)
 
-`load` opens run directories, model folders and published models by name. Its result is called with a text:
+`load` opens run directories, model folders and models of the hub by name. Its result is called with a text:
 
     translation          TranslationPipeline          model(text) is a Translation, a str
     classification       ClassificationPipeline       model(text) is a Label, a str
@@ -51,8 +51,9 @@ if TYPE_CHECKING:
     from regard.pipeline.question_answering import Answer, QuestionAnsweringPipeline
     from regard.pipeline.story_qa import StoryAnswer, StoryQAPipeline
     from regard.pipeline.tagging import TaggedText, TokenClassificationPipeline
-    from regard.pipeline.translation import Translation, TranslationPipeline
-    from regard.registry import register
+    from regard.pipeline.translation import TranslationPipeline
+    from regard.pipeline.translation_result import Translation
+    from regard.plugins import register
     from regard.text.tokenizer import Tokenizer
     from regard.view.export import see
 
@@ -132,13 +133,13 @@ _LAZY_EXPORTS = {  # public name → module
     "TrainingConfig": "config.training",
     "TrainingError": "errors",
     "TransformerConfig": "config.models",
-    "Translation": "pipeline.translation",
+    "Translation": "pipeline.translation_result",
     "TranslationPipeline": "pipeline.translation",
     "UsageError": "errors",
     "ablate": "attention.intervention",
     "attend": "attention.attend",
     "load": "pipeline.load",
-    "register": "registry",
+    "register": "plugins",
     "see": "view.export",
     "trace": "attention.trace",
     "trace_module": "interpret.hooks",

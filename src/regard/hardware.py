@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 # Iterations that an idle OpenMP thread spins before it sleeps (libgomp's default amounts to milliseconds). Long enough
 # to bridge the gap between two operators of a small model, short enough not to contend for a core that another program
@@ -137,6 +138,34 @@ def cache_folder() -> Path:
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+
+class ForkSafeLock:
+    """Lock that is free in a forked process, whichever thread of the parent held it.
+
+    >>> with ForkSafeLock():
+    ...     pass
+    """
+
+    _all: ClassVar[weakref.WeakSet[ForkSafeLock]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        ForkSafeLock._all.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @classmethod
+    def _renew_all(cls) -> None:
+        for lock in list(cls._all):
+            lock._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=ForkSafeLock._renew_all)
 
 
 class WorkerPool:

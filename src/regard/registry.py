@@ -1,4 +1,4 @@
-"""Names → objects that plugins can extend: tasks and model families.
+"""Names → objects that plugins can extend: tasks here, other tables in `components` and `metric_table`.
 
 Built-in targets are import strings, resolved on first use, so that a table imports nothing and no layer imports
 upwards. A plugin is a function of the entry-point group `regard.plugins`; it is called with the package and registers
@@ -100,14 +100,23 @@ class Registry(Mapping[str, T], Generic[T]):
 # ---- plugins
 
 
-_plugins = {"are_loaded": False, "loading": ""}  # state of this process
+@dataclass
+class PluginState:
+    """What this process has loaded."""
+
+    are_loaded: bool = False
+    package: str = ""  # whose plugin is being called
+    errors: dict[str, Exception | None] = field(default_factory=dict)  # package → why its plugin is not loaded
+
+
+PLUGINS = PluginState()
 
 
 def load_plugins() -> None:
     """Call every plugin once. One that raises is named in a warning; the others are loaded all the same."""
-    if _plugins["are_loaded"]:
+    if PLUGINS.are_loaded:
         return
-    _plugins["are_loaded"] = True
+    PLUGINS.are_loaded = True
     from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     for entry_point in entry_points(group=GROUP):
@@ -119,10 +128,12 @@ def load_plugins() -> None:
 def _loading(entry_point: EntryPoint) -> Iterator[None]:
     """Attribute what is registered to a plugin; turn its errors into a warning."""
     distribution = entry_point.dist.name if entry_point.dist is not None else entry_point.value
-    _plugins["loading"] = distribution
+    PLUGINS.package = distribution
+    PLUGINS.errors[distribution] = None
     try:
         yield
     except Exception as error:
+        PLUGINS.errors[distribution] = error
         warnings.warn(
             f"the plugin {entry_point.name} of {distribution} is not loaded: {type(error).__name__}: {error}; "
             "repair or uninstall it",
@@ -130,61 +141,19 @@ def _loading(entry_point: EntryPoint) -> Iterator[None]:
             stacklevel=2,
         )
     finally:
-        _plugins["loading"] = ""
-
-
-def register(kind: str, name: str, target: Any) -> None:
-    """Add an entry to a table: a task or a model family.
-
-    `target` is an object or an import string such as `"my_package.models:FAMILY"`, imported on first use.
-
-    >>> register("family", "bert", "my_package.models:FAMILY")
-    Traceback (most recent call last):
-    regard.errors.UsageError: the model family 'bert' of my_package has the name of one of regard: choose another name
-    """
-    if kind not in TABLES:
-        raise UsageError(f"unknown kind {kind!r}{nearest(kind, TABLES)}: one of {', '.join(TABLES)}")
-    owner = _plugins["loading"] or _package_of(target)
-    TABLES[kind].register(name, target, owner=str(owner))
-
-
-def _package_of(target: Any) -> str:
-    """Package that defines an object or is named by an import string."""
-    module = target if isinstance(target, str) else getattr(target, "__module__", type(target).__module__)
-    return str(module).partition(":")[0].partition(".")[0]
-
-
-# ---- model families
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model family: its config class and the module that is built from it, as objects or import strings."""
-
-    config: Any
-    model: Any
-
-
-FAMILIES: Registry[Family] = Registry(
-    "model family",
-    {
-        "transformer": Family("regard.config.models:TransformerConfig", "regard.models.transformer:Transformer"),
-        "seq2seq": Family("regard.config.rnn_models:Seq2SeqConfig", "regard.models.seq2seq:Seq2Seq"),
-        "memory_network": Family(
-            "regard.config.rnn_models:MemoryNetworkConfig", "regard.models.memory_network:MemoryNetwork"
-        ),
-        "elmo": Family("regard.config.rnn_models:ElmoConfig", "regard.models.elmo:Elmo"),
-        "rnn_classifier": Family(
-            "regard.config.rnn_models:RnnClassifierConfig", "regard.models.rnn_text:RnnClassifier"
-        ),
-        "rnn_tagger": Family("regard.config.rnn_models:RnnTaggerConfig", "regard.models.rnn_text:RnnTagger"),
-        "bert": Family("regard.config.models:BertConfig", "regard.models.bert:Bert"),
-        "gpt": Family("regard.config.models:GptConfig", "regard.models.gpt:Gpt"),
-    },
-)
+        PLUGINS.package = ""
 
 
 # ---- tasks
+
+
+@dataclass(frozen=True)
+class TaskMetrics:
+    """Names of the metrics that a task computes from predictions of one kind."""
+
+    reported: tuple[str, ...]  # in this order, at every evaluation
+    ranking: tuple[str, ...]  # the first selects the best model, the next ones break ties
+    final: tuple[str, ...] = ()  # of the finished model and `regard evaluate`, where these differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +172,7 @@ class Task:
     answer: Any = None  # `regard answer`, where the models answer questions
     request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
     probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
+    metrics: Mapping[str, TaskMetrics] = field(default_factory=dict)  # kind of predictions → its metrics
     format_metrics: Any = None  # (metrics) → further lines of `regard info`
     encoder_heads: tuple[str, ...] = ()  # heads of encoders that are for this task
     # training; a task without a run config has models that were trained for other tasks, or elsewhere
@@ -233,6 +203,13 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.evaluate:evaluate_translation",
             request="regard.interpret.record_request:translate_text",
             probe="regard.interpret.probes:TranslationProbe.read",
+            metrics={
+                "translations": TaskMetrics(
+                    ("loss", "perplexity", "bleu", "exact_match"),
+                    ranking=("bleu", "loss"),
+                    final=("bleu", "bleu_lowercase", "chrf", "ter", "exact_match"),
+                )
+            },
             run_config=f"{_RUNS}:TranslateRun",
             summary="train a translation model: a Transformer, or an RNN with attention",
             data="two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too)",
@@ -259,11 +236,17 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:classify_text",
             probe="regard.interpret.encoder_probes:LabelProbe.read",
             encoder_heads=("label",),
+            metrics={
+                "labels": TaskMetrics(("loss", "accuracy", "macro_f1"), ranking=("accuracy", "loss")),
+                "label sets": TaskMetrics(
+                    ("loss", "micro_f1", "macro_f1", "exact_match"), ranking=("micro_f1", "loss")
+                ),
+            },
             run_config=f"{_RUNS}:ClassifyRun",
             summary="fine-tune or train a text classifier",
             data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
             commands=(
-                "reviews.csv --from folder/of/a/bert --out runs/mood",
+                "reviews.csv --from bert-base-uncased --out runs/mood",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={
@@ -285,11 +268,15 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:TagProbe.read",
             encoder_heads=("token",),
+            metrics={
+                "entities": TaskMetrics(("loss", "f1", "precision", "recall", "accuracy"), ranking=("f1", "loss")),
+                "tags": TaskMetrics(("loss", "accuracy"), ranking=("accuracy", "loss")),
+            },
             run_config=f"{_RUNS}:TagRun",
             summary="fine-tune or train a token classifier (NER, part-of-speech)",
             data="tagged words in CoNLL columns",
             commands=(
-                "names.conll --from folder/of/a/bert --out runs/names",
+                "names.conll --from bert-base-uncased --out runs/names",
                 "names.conll --features runs/elmo --out runs/names",
             ),
             experiments={
@@ -311,10 +298,15 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_question",
             probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
             encoder_heads=("span",),
+            metrics={
+                "answers": TaskMetrics(
+                    ("exact_match", "f1", "answerable_f1", "no_answer_f1"), ranking=("f1", "exact_match")
+                )
+            },
             run_config=f"{_RUNS}:AnswerRun",
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
-            commands=("squad.json --from folder/of/a/bert --out runs/answers",),
+            commands=("squad.json --from bert-base-uncased --out runs/answers",),
             experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
@@ -331,6 +323,11 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:MaskedProbe.read",
             encoder_heads=("masked", "pretraining"),
+            metrics={
+                "masked tokens": TaskMetrics(
+                    ("loss", "perplexity", "perplexity_unigram", "next_accuracy"), ranking=("loss",)
+                )
+            },
             run_config=f"{_RUNS}:MaskedLMRun",
             summary="pre-train or adapt a masked language model (BERT)",
             data="plain text",
@@ -350,6 +347,7 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.generate:evaluate_causal_lm",
             request="regard.interpret.record_request:generate_text",
             probe="regard.interpret.probes:CausalProbe.read",
+            metrics={"next tokens": TaskMetrics(("loss", "loss_per_character", "perplexity"), ranking=("loss",))},
             run_config=f"{_RUNS}:CausalLMRun",
             summary="train a causal language model (GPT)",
             data="plain text",
@@ -366,6 +364,11 @@ TASKS: Registry[Task] = Registry(
             has_engine=False,
             evaluate="regard.cli.evaluate:evaluate_elmo",
             request="regard.interpret.record_request:call_pipeline",
+            metrics={
+                "bidirectional tokens": TaskMetrics(
+                    ("loss", "perplexity", "perplexity_forward", "perplexity_backward"), ranking=("loss",)
+                )
+            },
             run_config=f"{_RUNS}:ElmoRun",
             summary="train a bidirectional LSTM language model for features (ELMo)",
             data="plain text",
@@ -385,6 +388,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_story",
             probe="regard.interpret.probes:MemoryNetworkProbe.read",
             format_metrics="regard.tasks.story_qa:format_metrics",
+            metrics={"story answers": TaskMetrics(("error",), ranking=("error",))},
             run_config=f"{_RUNS}:StoryQARun",
             summary="train a memory network to answer questions about short stories (bAbI)",
             data="stories with questions in bAbI format, one file per task",
@@ -397,14 +401,13 @@ TASKS: Registry[Task] = Registry(
             tag="sentence-similarity",
             command="regard embed",
             example='regard embed {} "A text."',
-            load="regard.pipeline.loaders:load_embedder",
+            load="regard.pipeline.load:load_embedder",
             request="regard.interpret.record_request:embed_text",
             probe="regard.interpret.encoder_probes:EmbeddingProbe.read",
             encoder_heads=("plain", "next"),
         ),
     },
 )
-TABLES: dict[str, Registry[Any]] = {"task": TASKS, "family": FAMILIES}  # kind, as `register` takes it → table
 
 
 def usage_hint(task: str) -> str:

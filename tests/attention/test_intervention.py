@@ -24,7 +24,7 @@ from regard.models.base import Model, initialize_weights
 from regard.models.bert import Bert, initialize_bert
 from regard.models.gpt import Gpt
 from regard.models.memory_network import StoryBatch
-from regard.models.rnn_text import TextBatch
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Tokens
 
 STACK = StackConfig(num_layers=2, num_heads=3, feed_forward_size=10)

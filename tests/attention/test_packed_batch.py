@@ -14,7 +14,7 @@ from regard.attention.cache import KeyValueCache, LayerCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Learned, Rotary, Sinusoidal, build_positions, sinusoids
-from regard.errors import ConfigError, UsageError
+from regard.errors import UsageError
 
 
 def test_sinusoids_are_sines_then_cosines() -> None:
@@ -51,7 +51,7 @@ def test_rotary_scores_depend_on_distance_only(shift: int) -> None:
 
 
 def test_an_unknown_scheme_is_rejected_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean rotary"):
+    with pytest.raises(UsageError, match=r"unknown position scheme 'rotory' \(did you mean rotary\?\)"):
         build_positions("rotory", 4, 4)
 
 

@@ -1,8 +1,10 @@
-"""LoRA adapters in peft's format: merged again they equal the model, peft opens ours, and we open peft's."""
+"""LoRA adapters in peft's format: merged with their base again they equal the model; the cache of merged models."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
+from regard.checkpoint.adapter_cache import MAX_MERGED
 from regard.checkpoint.adapters import Adapter, save_adapter
 from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
@@ -24,16 +27,16 @@ from regard.config.training import LORA_TARGETS
 from regard.errors import CheckpointError
 from regard.models.base import Model
 from regard.models.layers.lora import LoraSettings, add_lora, is_lora_weight, lora_layers, merge_lora
-from regard.packed_tokens import Tokens
 from regard.training.run import train_run
 from tests.checkpoint.samples import random_model, small_config
 from tests.checkpoint.samples import save as save_translator
 from tests.checkpoint.samples import tokenizers as sample_tokenizers
 from tests.encoders import saved_encoder
 from tests.families import made
+from tests.scale import HANG_GUARD
+from tests.training.task_data import write_data
 
 STACK = StackConfig(num_layers=2, num_heads=2, feed_forward_size=24)
-NO_PEFT = "peft is not installed: pip install peft"
 TOKENIZER = sample_tokenizers(True)["source"]
 
 
@@ -70,6 +73,7 @@ FAMILIES: dict[str, tuple[Callable[[], Model], Callable[[Path, Any], None], Call
     "masked": (lambda: encoder_model(head="masked"), save_encoder_folder, load_encoder),
     "gpt2": (lambda: gpt_model("learned"), save_gpt_folder, load_causal_lm),
     "gpt_neox": (lambda: gpt_model("rotary"), save_gpt_folder, load_causal_lm),
+    "a type of our own": (lambda: gpt_model("sinusoidal"), save_gpt_folder, load_causal_lm),
     "marian": (lambda: random_model(small_config()), save_translator, load_translator),
 }
 
@@ -136,28 +140,6 @@ def test_a_run_keeps_its_adapter(tmp_path: Path) -> None:
         )
 
 
-def write_data(folder: Path, task: str) -> Path:
-    """Write a small file of training data for a task."""
-    sentences = [f"the w{index % 7} was {word}" for index in range(30) for word in ("lovely", "dull")]
-    if task == "translate":
-        content = "".join(f"{sentence}\t{sentence.upper()}\n" for sentence in sentences)
-    elif task == "tag":
-        rows = ["\n".join(f"{word}\t{'B-x' if word == 'dull' else 'O'}" for word in text.split()) for text in sentences]
-        content = "\n\n".join(rows) + "\n"
-    elif task == "answer":
-        answers = [{"text": sentence.split()[3], "answer_start": sentence.rindex(" ") + 1} for sentence in sentences]
-        paragraphs = [
-            {"context": sentence, "qas": [{"id": str(index), "question": "was w1", "answers": [answer]}]}
-            for index, (sentence, answer) in enumerate(zip(sentences, answers, strict=True))
-        ]
-        content = json.dumps({"data": [{"paragraphs": paragraphs}]})
-    else:
-        content = "\n".join(sentences)
-    path = folder / f"data{'.json' if task == 'answer' else '.tsv' if task == 'translate' else '.txt'}"
-    path.write_text(content, "utf-8")
-    return path
-
-
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "tag": load_encoder,
     "answer": load_encoder,
@@ -188,54 +170,6 @@ def test_every_task_keeps_its_adapter(tmp_path: Path, task: str) -> None:
     assert merged.keys() == from_adapter.keys()
     assert all(torch.allclose(from_adapter[name], tensor, atol=1e-5) for name, tensor in merged.items())
     assert any(not torch.equal(merged[name], tensor) for name, tensor in before.items() if "layers.0" in name)
-
-
-def transformers_logits(model: Any, rows: list[list[int]]) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = torch.cat([model(input_ids=torch.tensor([row])).logits for row in rows])
-    return logits
-
-
-@pytest.mark.parametrize("targets", [("query", "value"), LORA_TARGETS], ids="+".join)
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_peft_opens_our_adapters(tmp_path: Path, family: str, targets: tuple[str, ...]) -> None:
-    peft = pytest.importorskip("peft", reason=NO_PEFT)
-    transformers = pytest.importorskip("transformers")
-    save_adapted(tmp_path, family, targets)
-    rows = [[5, 6, 7, 8], [9, 10, 11, 12]]
-    if family == "bert":
-        auto_class = transformers.AutoModelForSequenceClassification
-        base = auto_class.from_pretrained(tmp_path / "base", num_labels=3)
-    else:
-        auto_class = transformers.AutoModelForCausalLM
-        base = auto_class.from_pretrained(tmp_path / "base")
-    adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapted/adapter").eval()
-    merged = auto_class.from_pretrained(tmp_path / "adapted").eval()
-    torch.testing.assert_close(
-        transformers_logits(adapted, rows), transformers_logits(merged, rows), rtol=1e-5, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("has_prefix", [False, True])
-def test_we_open_the_adapters_of_peft(tmp_path: Path, has_prefix: bool) -> None:
-    peft = pytest.importorskip("peft", reason=NO_PEFT)
-    transformers = pytest.importorskip("transformers")
-    save_encoder_folder(tmp_path / "base", encoder_model(head="masked" if has_prefix else "plain", pooler=True))
-    auto_class = transformers.AutoModelForSequenceClassification
-    base = auto_class.from_pretrained(tmp_path / "base", num_labels=3)
-    settings = {"r": 3, "lora_alpha": 5, "task_type": "SEQ_CLS", "target_modules": ["query", "key", "output.dense"]}
-    settings |= {"modules_to_save": ["pooler", "classifier"], "alpha_pattern": {"key": 7}, "use_rslora": True}
-    model = peft.get_peft_model(base, peft.LoraConfig(**settings)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.normal_(0, 0.3)
-    model.save_pretrained(tmp_path / "adapter")
-    rows = [[5, 6, 7, 8], [9, 10, 11, 12]]
-    loaded = load_encoder(tmp_path / "adapter")
-    assert loaded.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    logits = loaded.model().eval().logits(Tokens.from_rows(rows))
-    torch.testing.assert_close(torch.from_numpy(logits), transformers_logits(model, rows), rtol=1e-4, atol=1e-5)
 
 
 def edit_adapter(folder: Path, **changes: Any) -> None:
@@ -297,3 +231,51 @@ def test_a_changed_adapter_is_merged_again(tmp_path: Path) -> None:
     after = load_encoder(folder).weights
     name = "encoder.layers.0.attention.qkv.weight"
     assert not torch.allclose(before[name], after[name], atol=1e-2)
+
+
+OPEN_MODELS = """
+import sys
+from pathlib import Path
+from regard.checkpoint.adapter_cache import use_merged
+
+def write(folder):
+    folder.mkdir()
+    (folder / "config.json").write_text(folder.name)
+
+for key in sys.argv[1:]:
+    print(use_merged(key, write).name, flush=True)
+input()
+"""
+
+
+def open_models(*keys: str) -> subprocess.Popen[str]:
+    """Start a process that uses merged models until its standard input ends, and wait until it has opened all."""
+    command = [sys.executable, "-c", OPEN_MODELS, *keys]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert [process.stdout.readline().strip() for _ in keys] == list(keys)
+    return process
+
+
+def close(process: subprocess.Popen[str]) -> None:
+    process.communicate("\n", timeout=HANG_GUARD)
+    assert process.returncode == 0
+
+
+def test_the_cache_keeps_few_models_and_none_is_deleted_while_it_is_used(tmp_path: Path) -> None:
+    def cached() -> set[str]:
+        return {folder.name for folder in (tmp_path / "cache/adapters").iterdir() if folder.is_dir()}
+
+    keys = [f"model{index}" for index in range(MAX_MERGED + 2)]
+    user = open_models(*keys)
+    assert cached() == set(keys)  # more than are kept, for all of them are in use
+    close(user)
+    user = open_models(keys[0])
+    close(open_models("other"))
+    assert cached() == {"other", keys[0], *keys[-2:]}
+    close(open_models("another", "a third", "a fourth", "a fifth"))
+    assert cached() == {"another", "a third", "a fourth", "a fifth", keys[0]}  # the oldest, but still in use
+    close(user)
+    close(open_models("a fifth"))
+    assert cached() == {"another", "a third", "a fourth", "a fifth"}
+    assert len(list((tmp_path / "cache/adapters").glob("*.lock"))) == MAX_MERGED + 1

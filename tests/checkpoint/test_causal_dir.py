@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from regard.checkpoint import weights
-from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.export.convert import convert
 from regard.checkpoint.model_dir import folder_task
 from regard.checkpoint.native import save_native
+from regard.checkpoint.source import CausalSource
 from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig
 from regard.config.models import GptConfig, StackConfig
@@ -88,7 +89,7 @@ def edit_config(folder: Path, changes: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps({**fields, **changes}))
 
 
-def build_loaded(loaded: LoadedCausalLM) -> Gpt:
+def build_loaded(loaded: CausalSource) -> Gpt:
     """Model of a loaded folder."""
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)

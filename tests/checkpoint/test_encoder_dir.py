@@ -14,8 +14,9 @@ import safetensors.torch
 import torch
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.model_dir import folder_task
+from regard.checkpoint.source import EncoderSource
 from regard.checkpoint.weights import FILE, INDEX
 from regard.config.models import BertConfig, StackConfig
 from regard.errors import CheckpointError
@@ -34,7 +35,7 @@ def relative_error(array: np.ndarray, expected: np.ndarray | None) -> float:
     return float(np.abs(array - expected).max() / np.abs(expected).max())
 
 
-def save_loaded(loaded: LoadedEncoder, folder: Path, **changes: Any) -> str:
+def save_loaded(loaded: EncoderSource, folder: Path, **changes: Any) -> str:
     """Save a loaded encoder in another folder and return its model type; `changes` replace arguments."""
     options: dict[str, Any] = {
         "task": "",

@@ -14,7 +14,7 @@ import regard
 from regard.checkpoint.causal_dir import save_causal_lm
 from regard.checkpoint.encoder_dir import save_encoder
 from regard.checkpoint.model_dir import save_translator
-from regard.checkpoint.native import native_type, save_memory_network, save_rnn_text
+from regard.checkpoint.native import native_type, save_memory_network, save_text_model
 from regard.cli import run
 from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig
@@ -70,7 +70,7 @@ def save_translation_model(folder: Path, config: Any) -> None:
 
 def save_rnn_model(folder: Path, config: Any, task: str, metadata: Mapping[str, Any]) -> None:
     weights = random_weights(config)
-    save_rnn_text(folder, config, weights, tokenizer=TOKENIZER, task=task, metadata=metadata, card="")
+    save_text_model(folder, config, weights, tokenizer=TOKENIZER, task=task, metadata=metadata, card="")
 
 
 def save_bert(folder: Path, head: str, task: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from regard.cli import run
 from tests.stories import walks, write
 
-PLAN = "--hops 2 --starts 3 --epochs 20 --training.linear_start_epochs 3 --threads 1".split()
+PLAN = "--hops 2 --restarts 3 --epochs 20 --training.linear_start_epochs 3 --threads 1".split()
 STORY = "Mary went to the kitchen.\n\nJohn went to the garden.\nMary went to the office.\n"
 NUMBERED = """1 Mary went to the kitchen.
 2 Where is Mary?\tkitchen\t1
@@ -97,12 +97,12 @@ def test_answers_come_with_the_attention_of_every_hop(workspace: Path, tmp_path:
 
 
 def test_answers_are_printed_as_json(workspace: Path, capfd: Output) -> None:
-    assert run(answer_command(workspace, "Where is Mary?", "--json", "--best", "2")) == 0
+    assert run(answer_command(workspace, "Where is Mary?", "--json", "--top-k", "2")) == 0
     (answer,) = map(json.loads, capfd.readouterr().out.splitlines())
     assert (answer["question"], answer["answer"], answer["forgotten"]) == ("Where is Mary?", "office", 0)
     assert len(answer["alternatives"]) == 1
     assert [len(row) for row in answer["hops"]] == [3, 3]
-    assert answer["looked_at"][0]["sentence"] == "Mary went to the office."
+    assert answer["supporting"][0]["sentence"] == "Mary went to the office."
 
 
 def test_questions_are_read_from_the_story_or_from_standard_input(
@@ -144,7 +144,7 @@ def test_an_answer_that_is_not_in_training_is_refused_or_wrong(workspace: Path, 
     unknown.write_text(walks(3, seed=1) + "1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n")
     assert run(["evaluate", str(workspace / "run"), str(unknown)]) == 2
     assert "the answer 'mary' was never seen in training" in capfd.readouterr().err
-    assert run(["evaluate", str(workspace / "run"), str(unknown), "--unseen", "wrong", "--json"]) == 0
+    assert run(["evaluate", str(workspace / "run"), str(unknown), "--unknown-answers", "wrong", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["error"] >= 25
 
 
@@ -171,7 +171,7 @@ def test_an_answer_that_is_not_in_training_is_refused_or_wrong(workspace: Path, 
         (NUMBERED + NUMBERED, ["Where is Mary?"], "story.txt:5: a second story begins"),
         (STORY, [], "no question: add one as an argument"),
         (STORY, ["Where?", "--precision", "bf16"], "compute in float32"),
-        (STORY, ["Where?", "--best", "0"], "--best"),
+        (STORY, ["Where?", "--top-k", "0"], "--top-k"),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_one_message(
@@ -199,7 +199,7 @@ def test_a_question_that_cannot_be_answered_is_one_message(
     [
         (["--hops", "0"], "'--hops' / '--memory_network.hops': 0 is not in the range 1<=x<=32"),
         (["--minutes", "5"], "no such option: --minutes is for translate, "),
-        (["--epochs", "1.5"], "'1.5' is not a valid integer"),
+        (["--epochs", "1.5"], "'1.5': must be auto, or a whole number from 1"),
         (["--beam", "3"], "no such option: --beam"),
         (["--valid", "no-such.txt"], "no-such.txt: no such file"),
         (["other.txt"], "walks.txt: shares none of its 12 words with any other of the 2 files"),
@@ -242,5 +242,5 @@ def test_a_model_for_another_task_is_named_with_its_verb(workspace: Path, tmp_pa
     (other / "task.json").write_text(json.dumps({**task, "task": "translate"}))
     assert run(["answer", str(other), "--story", str(workspace / "story.txt"), "Where?"]) == 2
     assert "which answers no questions (`regard translate` uses this one)" in capfd.readouterr().err
-    assert run(["evaluate", str(other), test, test, "--unseen", "wrong"]) == 2
-    assert "--unseen does not apply to" in capfd.readouterr().err
+    assert run(["evaluate", str(other), test, test, "--unknown-answers", "wrong"]) == 2
+    assert "--unknown-answers does not apply to" in capfd.readouterr().err

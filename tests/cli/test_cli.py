@@ -16,6 +16,7 @@ import pytest
 
 from regard.cli import VERBS, regard, run
 from regard.cli.options import KnobOption
+from regard.cli.renamed import RENAMED
 from regard.cli.train import configure_run, train_command
 from regard.config.models import TransformerConfig
 from regard.config.runs import TranslateRun, build_run, run_config_class, trained_tasks
@@ -90,6 +91,17 @@ def test_the_help_of_a_task_is_short(task: str, capfd: pytest.CaptureFixture[str
     assert set(common) < set(everything)
     assert {"--out", "--valid", "--seed", "--help-all"} <= set(common)
     assert len(everything) == len(set(everything))
+
+
+@pytest.mark.parametrize("name", sorted(verbs()))
+def test_a_section_of_the_help_has_at_most_fifteen_options(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    has_help_all = any("--help-all" in option.opts for option in verbs()[name].params)
+    for flag in ("--help", "--help-all") if has_help_all else ("--help",):
+        assert run([*name.split(), flag]) == 0
+        _, *sections = re.split(r"^(?=\S.*:$)", capfd.readouterr().out, flags=re.MULTILINE)
+        assert sections
+        for section in sections:
+            assert len(re.findall(r"^  -", section, re.MULTILINE)) <= 15, section
 
 
 def test_train_without_a_task_lists_the_tasks(capfd: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +216,47 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("verb", "old"), [(verb, old) for verb, names in RENAMED.items() for old in names])
+def test_an_old_option_is_answered_with_the_new_one(verb: str, old: str, capfd: pytest.CaptureFixture[str]) -> None:
+    new = RENAMED[verb][old]
+    matching = [name for name in verbs() if f"{name} ".startswith(f"{verb} ".lstrip())]
+    flags = {name: _flags(verbs()[name]) for name in matching}
+    owners = [name for name in matching if new in flags[name] and old not in flags[name]]
+    assert owners, f"no verb has {new}"
+    for name in owners:
+        assert run([*name.split(), old]) == 2
+        assert f"regard: {old} is now {new}\n" in capfd.readouterr().err
+
+
+def _flags(command: click.Command) -> set[str]:
+    return {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+
+
 # ---- settings
+
+
+def test_auto_is_a_value_on_the_command_line_in_recipes_and_in_run_files(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = build_run("translate", {"training.threads": "auto", "training.learning_rate": 0.01})
+    assert (config.training.threads, config.to_dict()["training"]["threads"]) == (0, "auto")
+    assert config.to_dict()["training"]["learning_rate"] == 0.01
+    assert run_config_class("translate").from_dict(config.to_dict()) == config
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"task": "translate", "data": {"train": ["a"]}, "training": {"threads": 3}}))
+    from_recipe, _ = configure_run("translate", (), str(recipe), {"training.threads": "auto"})
+    assert from_recipe.training.threads == 0
+    for option, value, allowed in [
+        ("--threads", "0", "auto, or a whole number from 1"),
+        ("--threads", "many", "auto, or a whole number from 1"),
+        ("--learning-rate", "0", "auto, or a number above 0"),
+    ]:
+        assert run(["train", "translate", "a.tsv", option, value, "--out", str(tmp_path / "x")]) == 2
+        assert f"'{value}': must be {allowed}\n" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match="threads must be a whole number or auto, not 'many'"):
+        build_run("translate", {"training.threads": "many"})
+    with pytest.raises(ConfigError, match="must be a whole number or auto, not False"):
+        build_run("translate", {"training.threads": False})
 
 
 def test_files_flags_and_dotted_settings_are_one_config() -> None:
@@ -295,7 +347,7 @@ def test_synthetic_data_are_written_checked_joined_and_cleaned(
 
     clean = str(tmp_path / "clean.jsonl")
     joined = str(tmp_path / "joined.tsv")
-    assert run(["data", "join", both, "--most", "3", "--out", joined, "--json"]) == 0
+    assert run(["data", "join", both, "--max-pairs", "3", "--out", joined, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["rows"] == len(Path(joined).read_text().splitlines()) < 53
     assert run(["data", "clean", both, "--max-words", "7", "--out", clean, "--json"]) == 0
     counts = json.loads(capfd.readouterr().out)

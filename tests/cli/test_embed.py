@@ -33,7 +33,7 @@ def test_embeddings_are_written_to_a_file_and_reused_for_search(
     assert (report["texts"], report["width"], report["truncation"]["cut_tokens"]) == (3, 14, 40 - 21)
     assert "1 of 3 texts truncated (rows of 23 tokens)" in output.err
     assert np.load(vectors).shape == (3, 14)
-    search = ["similar", str(folder), "w3", "--among", str(lines), "--best", "1", "--json", "--threads", "1"]
+    search = ["similar", str(folder), "w3", "--corpus", str(lines), "--top-k", "1", "--json", "--threads", "1"]
     assert run(search) == 0
     results = json.loads(capsys.readouterr().out)
     assert run([*search, "--vectors", str(vectors)]) == 0

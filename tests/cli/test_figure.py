@@ -34,7 +34,7 @@ def test_the_attention_of_a_model_is_drawn(folder: str, tmp_path: Path, capsys: 
     result = json.loads(capsys.readouterr().out)
     assert (result["view"], result["out"], result["millimetres"][0]) == ("align", str(out), 84.0)
     assert "encoder.1.self:0" in "".join(tree.fromstring(out.read_text()).itertext())
-    assert run([*command, "--view", "maths", "--row", "dogs"]) == 0
+    assert run([*command, "--view", "maths", "--token", "dogs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("dogs")
     weights = [float(line.split()[-1]) for line in lines[2:] if line and "q·k" not in line]
@@ -61,7 +61,7 @@ def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--view", "algin"], "no such view: algin (did you mean align?)"),
+        (["--view", "algin"], "unknown view 'algin' (did you mean align?)"),
         (
             ["--out", "figure.gif"],
             "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex",

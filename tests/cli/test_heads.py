@@ -1,4 +1,4 @@
-"""`--off` in every verb that runs a model, and `regard heads` as a user types it."""
+"""`--ablate` in every verb that runs a model, and `regard heads` as a user types it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_verb_that_runs_a_model_can_ablate_heads() -> None:
     for verb in MODEL_VERBS:
         command = cli.regard.get_command(None, verb)  # type: ignore[arg-type]
         assert command is not None
-        assert any("--off" in option.opts for option in command.params), verb
+        assert any("--ablate" in option.opts for option in command.params), verb
 
 
 def test_ablation_changes_translations_and_needs_torch(
@@ -64,12 +64,12 @@ def test_ablation_changes_translations_and_needs_torch(
     assert cli.run(command) == 0
     baseline = capsys.readouterr()
     sites = [f"decoder.{layer}.{kind}" for layer in (0, 1) for kind in ("self", "cross")]
-    assert cli.run([*command, "--off", ",".join(sites[:2]), "--off", sites[2], "--off", f"{sites[3]}:0"]) == 0
+    assert cli.run([*command, "--ablate", ",".join(sites[:2]), "--ablate", sites[2], "--ablate", f"{sites[3]}:0"]) == 0
     ablated = capsys.readouterr()
     assert ablated.out != baseline.out
     assert ("torch computes" in ablated.err) == (not unavailable_reason())
     assert "torch computes" not in baseline.err
-    assert cli.run([*command, "--backend", "torch", "--off", sites[0]]) == 0
+    assert cli.run([*command, "--backend", "torch", "--ablate", sites[0]]) == 0
     assert "torch computes" not in capsys.readouterr().err
 
 
@@ -85,7 +85,7 @@ def test_ablation_changes_translations_and_needs_torch(
 def test_an_unknown_head_is_refused_before_anything_is_written(
     translator_folder: Path, capsys: pytest.CaptureFixture[str], head: str, message: str
 ) -> None:
-    assert cli.run(["translate", str(translator_folder), "w1 w2", "--off", head]) == 2
+    assert cli.run(["translate", str(translator_folder), "w1 w2", "--ablate", head]) == 2
     output = capsys.readouterr()
     assert message in output.err and not output.out
 
@@ -95,7 +95,7 @@ def test_ablation_changes_embeddings_and_scores(
 ) -> None:
     encoder = saved_encoder(tmp_path / "encoder", TEXTS)
     vectors = []
-    for ablation in ([], ["--off", "encoder.0.self:1"]):
+    for ablation in ([], ["--ablate", "encoder.0.self:1"]):
         assert cli.run(["embed", str(encoder), TEXTS[0], "--json", "--threads", "1", *ablation]) == 0
         vectors.append(json.loads(capsys.readouterr().out)["vector"])
     assert np.abs(np.subtract(*vectors)).max() > 1e-4
@@ -103,11 +103,20 @@ def test_ablation_changes_embeddings_and_scores(
     texts = workload.draw_texts([5, 3, 4, 6], 97)
     pairs.write_text(f"{texts[0]}\t{texts[1]}\n{texts[2]}\t{texts[3]}\n", "utf-8")
     lines = []
-    for ablation in ([], ["--off", "encoder.0.self:1"]):
+    for ablation in ([], ["--ablate", "encoder.0.self:1"]):
         assert cli.run(["score", str(translator_folder), str(pairs), "--threads", "1", *ablation]) == 0
         lines.append(capsys.readouterr().out)
     assert lines[0] != lines[1]
-    evaluation = ["evaluate", str(translator_folder), str(pairs), "--beam", "1", "--json", "--off", "decoder.1.cross"]
+    evaluation = [
+        "evaluate",
+        str(translator_folder),
+        str(pairs),
+        "--beam",
+        "1",
+        "--json",
+        "--ablate",
+        "decoder.1.cross",
+    ]
     assert cli.run(evaluation) == 0
     assert json.loads(capsys.readouterr().out)["sentences"] == 2
 

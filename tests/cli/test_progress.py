@@ -11,12 +11,19 @@ import pytest
 from regard.cli.progress import JsonListener, LogListener, ProgressBarListener, format_event, with_progress
 
 STEP = {"step": 7, "of": 11, "loss": 2.5, "tokens_per_second": 1234.5, "seconds_left": 65, "fraction": 7 / 11}
+EVALUATION = {
+    "step": 7,
+    "metric": "bleu",
+    "metrics": {"loss": 1.5, "bleu": 33.333},
+    "samples": [("[b]x", "y", "z")],
+    "best": True,
+}
 EVENTS: list[tuple[str, dict[str, Any]]] = [
     ("plan", {"lines": ["data: 13 pairs", "model: 0.1 M"], "parameters": 5}),
     ("resume", {"step": 3}),
     ("step", {**STEP, "learning_rate": 0.1}),
     ("step", {**STEP, "of": None, "seconds_left": None, "fraction": 0.0}),
-    ("evaluate", {"step": 7, "metrics": {"loss": 1.5, "bleu": 33.333}, "samples": [("[b]x", "y", "z")], "best": True}),
+    ("evaluate", EVALUATION),
     ("save", {"step": 7}),
     ("note", {"text": "[red]a note"}),
     ("stop", {"reason": "SIGINT", "step": 8, "resumable": True}),

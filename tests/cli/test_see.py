@@ -45,7 +45,7 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
 
 def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: Path) -> None:
     out = tmp_path / "both.html"
-    arguments = ["see", folder, TEXT, "--off", "encoder.0.self:1", "--compare", "--threads", "1", "--out", str(out)]
+    arguments = ["see", folder, TEXT, "--ablate", "encoder.0.self:1", "--compare", "--threads", "1", "--out", str(out)]
     assert cli.run(arguments) == 0
     assert out.read_text("utf-8").count('"regard":2') == 3  # the page and two records
 
@@ -60,7 +60,7 @@ def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: 
         (["TEXT", "--out", "x.json", "--store-qkv", "encoder.0.self:9"], "did you mean encoder.0.self:1?"),
         (["TEXT", "--out", "x.json", "--layers", "a"], "numbers separated by commas"),
         (["TEXT", "--out", "x.json", "--compare"], "nothing to compare"),
-        (["TEXT", "--off", "encoder.5.self:1", "--out", "x.json"], "did you mean encoder.1.self?"),
+        (["TEXT", "--ablate", "encoder.5.self:1", "--out", "x.json"], "did you mean encoder.1.self?"),
         ([" ", "--out", "x.json"], "the text is blank"),
         (["--out", "x.json"], "the text is missing"),
     ],

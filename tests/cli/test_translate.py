@@ -140,7 +140,7 @@ def test_words_can_be_forced_and_forbidden(workspace: Path, tmp_path: Path, capf
     folder = str(workspace / "run")
     glossary = tmp_path / "glossary.tsv"
     glossary.write_text("a\tp\n")
-    assert run(["translate", folder, "a b c", "--force-word", "k", "--forbid-word", "b", "--prefix", "o"]) == 0
+    assert run(["translate", folder, "a b c", "--force-word", "k", "--forbid-word", "b", "--target-prefix", "o"]) == 0
     words = capfd.readouterr().out.split()
     assert words[0] == "o" and "k" in words and "b" not in words
     assert run(["translate", folder, "a b c", "--glossary", str(glossary)]) == 0

@@ -20,13 +20,12 @@ def test_dot_attention_has_a_forward_encoder_by_default() -> None:
         Seq2SeqConfig(attention="dot", directions="both")
 
 
-def test_hard_attention_has_the_additive_score_and_a_gradient_estimator() -> None:
-    hard = Seq2SeqConfig(attention="hard")
-    assert (hard.score, hard.attention_mode) == ("additive", "straight_through")
-    assert Seq2SeqConfig(attention="hard", hard_attention="reinforce").attention_mode == "reinforce"
-    assert Seq2SeqConfig(attention="bilinear", hard_attention="straight_through").score == "bilinear"
-    assert Seq2SeqConfig().attention_mode == "soft"
-    assert "straight_through additive" in hard.summary()
+def test_hard_attention_has_any_score_and_a_gradient_estimator() -> None:
+    hard = Seq2SeqConfig(attention="bilinear", hard_attention="straight-through")
+    assert "hard (straight-through) bilinear attention" in hard.summary()
+    assert "soft additive attention" in Seq2SeqConfig().summary()
+    with pytest.raises(ConfigError, match="hard_attention must be one of none, straight-through, reinforce"):
+        Seq2SeqConfig(hard_attention="soft")
 
 
 @pytest.mark.parametrize("attention", ATTENTION_SCORES)

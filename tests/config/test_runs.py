@@ -22,7 +22,7 @@ PRETRAINED = {"answer": {"pretrained": "a/bert"}}  # settings without which a ta
         ("story-qa", "data.max_length", 5, "it is a setting of translate, classify, tag, answer$"),
         ("story-qa", "data.read.format", "tsv", "it is a setting of translate, classify$"),
         ("story-qa", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
-        ("story-qa", "training.epochs", 2.5, "epochs must be a whole number, not 2.5"),
+        ("story-qa", "training.epochs", 2.5, "epochs must be a whole number or auto, not 2.5"),
         ("translate", "memory_network.hops", 2, "it is a setting of story-qa$"),
         ("translate", "training.random_noise", 0.5, "it is a setting of story-qa$"),
         ("translate", "data.read.label", "x", "it is a setting of classify, tag$"),

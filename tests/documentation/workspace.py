@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 import regard
-from docs.make_samples import NOTES, sentences, write
+from docs.make_samples import NOTES, sentences, write_samples
 from regard.cli import regard as verbs
 from regard.cli import run
 from tests.documentation.blocks import ROOT, Block, blocks, commands, pages
@@ -32,7 +32,7 @@ from tests.scale import HANG_GUARD
 
 HUB_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "bert-base-uncased")  # local folders: nothing is downloaded
 SHORT_PLANS = {  # verb, or verb and task → options that keep training short
-    "train story-qa": ("--epochs", "2", "--starts", "2", "--training.linear_start_epochs", "1"),
+    "train story-qa": ("--epochs", "2", "--restarts", "2", "--training.linear_start_epochs", "1"),
     "train translate": (
         *("--steps", "2", "--batch-tokens", "256", "--precision", "float32"),
         *("--decoding.beam", "3", "--decoding.max_length_a", "1", "--decoding.max_length_b", "3"),
@@ -42,9 +42,10 @@ SHORT_PLANS = {  # verb, or verb and task → options that keep training short
     "compare": ("--minutes", "0.005", "--preset", "micro"),
     "demo": ("--seconds", "1"),
     "heads": ("--sample", "4"),
+    "bench": ("--rounds", "1", "--count", "2"),
 }
 BUDGET_FLAGS = {"--minutes", "--epochs", "--steps", "--seconds"}  # dropped in favour of the short plan
-SMALL_VALUES = {"--seeds": "2", "--starts": "2", "--hops": "2", "--workers": "1"}
+SMALL_VALUES = {"--seeds": "2", "--restarts": "2", "--hops": "2", "--workers": "1", "--max-new-tokens": "5"}
 SMALL_FILES = {"pairs.tsv": "mine.tsv"}  # for the comparison, which trains several models
 
 
@@ -59,7 +60,7 @@ class Workspace:
     @classmethod
     def create(cls, folder: Path) -> Workspace:
         """Fill a folder with the samples and the small models."""
-        write(folder)
+        write_samples(folder)
         (folder / "recipes").symlink_to(ROOT / "recipes")
         (folder / "docs").symlink_to(ROOT / "docs")
         texts = [text for pair in sentences()[:400] for text in pair] + [text for text, _ in NOTES]
@@ -114,7 +115,8 @@ class Workspace:
             if ">>>" in block.text:
                 _run_doctest(block, names)
             else:
-                exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), names)
+                source = "\n" * (block.line - 1) + block.text
+                exec(compile(source, str(block.page), "exec", dont_inherit=True), names)  # as in a file of its own
 
 
 def _expand_patterns(arguments: list[str]) -> list[str]:
@@ -190,15 +192,16 @@ def _console_commands(page: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def short_training() -> Iterator[None]:
-    """Limit every training of a translation model that Python code starts to two steps."""
+    """Limit every training that Python code starts to two steps."""
     train = regard.train
     plan = {"steps": 2, "threads": 1, "batch_tokens": 256, "precision": "float32"}
-    plan |= {"decoding__beam": 1, "decoding__max_length_a": 1, "decoding__max_length_b": 3}
+    decoding = {"decoding__beam": 1, "decoding__max_length_a": 1, "decoding__max_length_b": 3}
 
-    def train_briefly(*arguments: Any, out: str, **settings: Any) -> Any:
+    def train_briefly(task: str, *files: str, out: str, **settings: Any) -> Any:
         for name in ("minutes", "epochs", "steps"):
             settings.pop(name, None)
-        return train(*arguments, out="again/python" if Path(out).exists() else out, **plan, **settings)
+        short_plan = plan | decoding if task == "translate" else plan
+        return train(task, *files, out="again/python" if Path(out).exists() else out, **short_plan, **settings)
 
     regard.train = train_briefly  # type: ignore[assignment]
     try:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.peers import workload
 from regard.attention.trace import trace
-from regard.config.inference import DecodingConfig
+from regard.checkpoint.model_dir import expected_shapes
+from regard.config.models import BertConfig, GptConfig, TransformerConfig
+from regard.config.rnn_models import Seq2SeqConfig
 from regard.engine import library
+from regard.engine.backend import HybridTranslator, Lazy
+from regard.engine.folder import weight_shapes
 from regard.errors import ConfigError, UsageError
 from regard.pipeline.load import load_translator
 
@@ -32,9 +39,11 @@ def test_both_backends_give_the_same_texts_and_scores(folder: Path, settings: di
 
 def test_auto_is_the_engine_unless_a_trace_is_active(folder: Path) -> None:
     pipeline = load_translator(folder)
-    assert pipeline.engines and pipeline._select_generator(pipeline.decoding) is pipeline.engines[0]
-    assert pipeline._select_generator(DecodingConfig(coverage_penalty=0.2)) is pipeline.models[0]
+    (backend,) = pipeline.backends
+    assert isinstance(backend, HybridTranslator) and backend.generator() is backend.engine
     translations = pipeline.translate(TEXTS, beam=2, **LIMITS)
+    assert not backend._torch_model.is_built
+    assert backend.generator(with_attention=True) is backend.torch_model()
     with trace("decoder.1.cross") as attention:
         traced = pipeline.translate(TEXTS, beam=2, **LIMITS)
     assert [*map(str, traced)] == [*map(str, translations)] and "decoder.1.cross" in attention
@@ -66,7 +75,7 @@ def test_without_the_library_torch_computes(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(library, "FILE", Path("nowhere/regard_engine.so"))
     library._load_library_or_reason.cache_clear()
     try:
-        assert not load_translator(folder).engines
+        assert not isinstance(load_translator(folder).backends[0], HybridTranslator)
         with pytest.raises(UsageError, match="the engine cannot be used: it was not built: install a C\\+\\+ compiler"):
             load_translator(folder, backend="engine")
         with pytest.raises(UsageError, match="int8 is computed by the engine, which cannot be used"):
@@ -80,3 +89,40 @@ def test_wrong_names_are_refused(folder: Path) -> None:
         load_translator(folder, backend="motor")
     with pytest.raises(ConfigError, match=r"not 'int9' \(did you mean int8\?\)"):
         load_translator(folder, precision="int9")
+
+
+def test_a_lazy_value_is_built_once_by_eight_threads() -> None:
+    calls: list[int] = []
+
+    def build() -> str:
+        calls.append(1)
+        time.sleep(0.05)
+        return "built"
+
+    value = Lazy(build)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: value.get(), range(8))) == {"built"}
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TransformerConfig(),
+        TransformerConfig(norm="after", share_embeddings=False, tie_embeddings=False, output_bias=True),
+        TransformerConfig(positions="learned", tie_embeddings=False),
+        TransformerConfig(positions="rotary", output_bias=True),
+        Seq2SeqConfig(),
+        BertConfig(),
+        BertConfig(head="label", num_labels=3, norm="before"),
+        BertConfig(head="span", num_token_types=0),
+        BertConfig(head="masked"),
+        BertConfig(pooler=True, position_offset=2),
+        GptConfig(eos_id=0),
+        GptConfig(eos_id=0, tie_embeddings=False, positions="rotary"),
+        GptConfig(eos_id=-1),
+    ],
+    ids=str,
+)
+def test_the_layout_has_the_names_and_shapes_of_the_torch_model(config: Any) -> None:
+    assert weight_shapes(config) == expected_shapes(config)

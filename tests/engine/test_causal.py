@@ -14,8 +14,9 @@ from regard.checkpoint.causal_dir import save_causal_lm
 from regard.checkpoint.export.convert import convert
 from regard.config.data import TokenizerConfig
 from regard.config.models import GptConfig, StackConfig
+from regard.engine.backend import HybridCausalLM
 from regard.engine.causal import CausalEngine
-from regard.engine.folder import SwitchingCausalLM
+from regard.engine.library import CODES
 from regard.errors import ConfigError, UsageError
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
@@ -27,7 +28,7 @@ from tests.engine.conftest import INSTRUCTION_SETS, force_decode
 
 STACK = StackConfig(num_layers=2, num_heads=4, feed_forward_size=41)
 VARIANTS = [
-    *({"positions": positions} for positions in ("learned", "rotary", "sinusoidal")),
+    *({"positions": positions} for positions in CODES["positions"]),
     *({"activation": activation} for activation in ("relu", "gelu", "gelu_tanh")),
     {"tie_embeddings": False, "norm_eps": 1e-3},
     {"max_positions": 9},  # prompt and generated text are longer: half of it is read again
@@ -130,7 +131,7 @@ def test_both_backends_generate_the_same_texts(folder: Path, settings: dict[str,
 
 def test_torch_computes_while_a_trace_is_active(folder: Path) -> None:
     model = load(folder)
-    assert isinstance(model.model, SwitchingCausalLM)
+    assert isinstance(model.model, HybridCausalLM)
     generated = model("once", greedy=True, max_new_tokens=9)
     with trace("decoder.1.self") as attention:
         assert model("once", greedy=True, max_new_tokens=9) == generated
@@ -153,7 +154,7 @@ def test_an_engine_folder_generates_too(folder: Path, tmp_path: Path, precision:
     assert engine.task["document"] == "file"
     with pytest.raises(UsageError, match=f"holds {precision} weights, bf16 was requested"):
         load_generator(converted.folder, precision="bf16")
-    with pytest.raises(UsageError, match="a causal language model, where a translator is needed"):
+    with pytest.raises(UsageError, match="a model for the task 'causal-lm'; one for 'translate' is needed"):
         load_translator(converted.folder)
     with pytest.raises(ConfigError, match="not 'int9'"):
         load_generator(folder, precision="int9")

@@ -14,8 +14,8 @@ import pytest
 from regard.checkpoint.export.convert import convert
 from regard.decoding.search import search
 from regard.engine import file, layout
-from regard.engine.backend import read_translator
 from regard.engine.encoder import EncoderEngine
+from regard.engine.folder import read_translator
 from regard.engine.translator import TranslatorEngine
 from regard.errors import CheckpointError, UsageError
 from regard.models.transformer import Transformer
@@ -214,7 +214,7 @@ def test_a_converted_folder_translates_as_its_original(folder: Path, tmp_path: P
     texts = workload.draw_texts([5, 3, 9, 14, 2], 97)
     limits = {"max_length_a": 1.0, "max_length_b": 3}
     pipeline = load_translator(converted)
-    assert pipeline.engines[0].precision == "int8"
+    assert pipeline.backends[0].engine.precision == "int8"
     results = pipeline.translate(texts, **limits)
     expected = load_translator(folder, precision="int8").translate(texts, **limits)
     assert [(str(result), result.score) for result in results] == [(str(result), result.score) for result in expected]

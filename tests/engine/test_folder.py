@@ -16,7 +16,7 @@ from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.export.convert import convert
 from regard.engine import file
-from regard.engine.folder import LazyProxy, SwitchingEncoder
+from regard.engine.backend import HybridEncoder
 from regard.errors import CheckpointError, UsageError
 from regard.pipeline.load import load, load_embedder
 from regard.pipeline.loaders import load_answerer, load_classifier, load_tagger
@@ -62,9 +62,9 @@ def test_embedding_takes_the_engine_unless_a_trace_or_ablation_is_active(plain: 
     torch_embedder = load_embedder(plain, backend="torch")
     embedder = load_embedder(plain)
     expected = torch_embedder.embed(TEXTS).vectors
-    assert isinstance(embedder.model, SwitchingEncoder) and not isinstance(torch_embedder.model, SwitchingEncoder)
+    assert isinstance(embedder.model, HybridEncoder) and not isinstance(torch_embedder.model, HybridEncoder)
     assert np.allclose(embedder.embed(TEXTS).vectors, expected, atol=1e-5)
-    assert embedder.model._torch_model._object is None  # no torch model was built
+    assert not embedder.model._torch_model.is_built
     with trace("encoder.1.self") as attention:
         traced = embedder.embed(TEXTS).vectors
     assert np.allclose(traced, expected, atol=1e-5) and "encoder.1.self" in attention
@@ -208,15 +208,3 @@ def test_translating_from_an_engine_folder_needs_no_torch(tmp_path: Path) -> Non
     text = json.dumps(workload.draw_texts([6], 97)[0])
     command = f"['translate', {str(folder)!r}, {text}]"
     run_without_torch(f"from regard.cli import run; code = run({command}); assert not code, code")
-
-
-def test_a_lazy_proxy_builds_its_object_once() -> None:
-    calls: list[int] = []
-
-    def build() -> str:
-        calls.append(1)
-        return "abc"
-
-    proxy = LazyProxy(build, size=3)
-    assert proxy.size == 3 and not calls
-    assert (proxy.upper(), proxy.lower(), proxy.eval() is proxy, len(calls)) == ("ABC", "abc", True, 1)

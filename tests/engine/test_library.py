@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from regard.components import POSITIONS
 from regard.config.block import NORM_PLACEMENTS, NORMS, BlockConfig
 from regard.config.description import LayerDescription
-from regard.config.models import ACTIVATIONS, POSITIONS
+from regard.config.models import ACTIVATIONS
 from regard.engine import layout, library
 
 HEADER = Path(__file__).parents[2] / "engine/include/regard_engine.h"
@@ -71,7 +72,7 @@ def test_codes_cover_the_names_of_configs() -> None:
     assert set(ACTIVATIONS) <= set(library.CODES["activation"])
     assert set(NORMS) == set(library.CODES["norm"])
     assert set(NORM_PLACEMENTS) == set(library.CODES["norm_placement"])
-    assert set(POSITIONS) <= set(library.CODES["positions"])
+    assert set(library.CODES["positions"]) <= set(POSITIONS)
     assert set(layout.PRECISIONS) == set(library.CODES["precision"])
 
 

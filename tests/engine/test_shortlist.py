@@ -141,9 +141,9 @@ def test_an_engine_folder_with_a_shortlist_reports_its_effect(
     assert "tokens per text on average" in report
     assert "with the whole vocabulary" in report
     model = load_translator(out, threads=1)
-    assert model.engines[0].shortlist is not None
+    assert model.backends[0].engine.shortlist is not None
     (text,) = workload.draw_texts([6], 97)
-    assert run(["translate", str(out), text, "--whole-vocabulary", "--threads", "1"]) == 0
+    assert run(["translate", str(out), text, "--no-shortlist", "--threads", "1"]) == 0
     assert capfd.readouterr().out.strip() == str(load_translator(folder, precision="int8", threads=1)(text))
 
 

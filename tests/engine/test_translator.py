@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.config.inference import DecodingConfig
-from regard.config.models import ACTIVATIONS, POSITIONS
+from regard.config.models import ACTIVATIONS
 from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.search import _Search, _SearchRequest, search
 from regard.engine import layout
@@ -18,7 +18,7 @@ from regard.packed_tokens import Tokens
 from tests.engine.conftest import INSTRUCTION_SETS, build_engine, draw_sources, force_decode, translator
 
 VARIANTS = [
-    *({"norm": norm, "positions": positions} for norm in ("before", "after") for positions in POSITIONS),
+    *({"norm": norm, "positions": positions} for norm in ("before", "after") for positions in CODES["positions"]),
     *({"activation": activation} for activation in ACTIVATIONS),
     {"share_embeddings": False, "source_vocab_size": 53},
     {"tie_embeddings": False, "output_bias": True},
@@ -128,7 +128,7 @@ def test_random_shapes_give_the_outputs_of_torch() -> None:
             seed=index,
             hidden_size=2 * encoder_heads * decoder_heads * int(rng.integers(1, 6)),
             norm=str(rng.choice(["before", "after"])),
-            positions=str(rng.choice(POSITIONS)),
+            positions=str(rng.choice([*CODES["positions"]])),
             activation=str(rng.choice(ACTIVATIONS)),
             **{
                 "encoder.num_heads": encoder_heads,

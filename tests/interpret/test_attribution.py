@@ -204,7 +204,7 @@ def test_an_rnn_classifier() -> None:
 
 
 def _text_batch(ids: list[int]) -> object:
-    from regard.models.rnn_text import TextBatch
+    from regard.models.text_classifier import TextBatch
 
     return TextBatch(Tokens.from_rows([ids]))
 

@@ -12,7 +12,8 @@ from regard.attention.trace import trace
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.models.base import initialize_weights
 from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
-from regard.models.rnn_text import RnnClassifier, TextBatch
+from regard.models.rnn_text import RnnClassifier
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Tokens
 
 ROWS = [[7, 3, 9], [5], [4, 11, 6, 2, 8]]

@@ -52,7 +52,7 @@ VARIANTS: list[dict[str, object]] = [
     *(
         {"cell": cell, "attention": "additive", "input_feeding": feeding, "num_layers": 3, "hard_attention": mode}
         for cell in ("lstm", "gru")
-        for feeding, mode in (("none", "soft"), ("context", "straight_through"), ("output", "reinforce"))
+        for feeding, mode in (("none", "none"), ("context", "straight-through"), ("output", "reinforce"))
     ),
     *(
         {"cell": cell, "attention": "none", "source_context": source_context}
@@ -174,8 +174,8 @@ def test_loss_and_gradients_are_those_of_plain_loops(changes: dict[str, object])
         {"input_feeding": "context", "num_layers": 2, "tie_embeddings": False, "output_bias": True},
         {"cell": "gru", "attention": "bilinear", "input_feeding": "output"},
         {"cell": "gru", "attention": "none", "source_context": "every"},
-        {"attention": "concat", "hard_attention": "straight_through"},
-        {"input_feeding": "context", "hard_attention": "straight_through"},
+        {"attention": "concat", "hard_attention": "straight-through"},
+        {"input_feeding": "context", "hard_attention": "straight-through"},
         {"attention": "bilinear", "hard_attention": "reinforce"},
         {"input_feeding": "context", "hard_attention": "reinforce"},
     ],
@@ -204,7 +204,7 @@ def test_every_weight_has_a_gradient_and_noise_is_a_function(changes: dict[str, 
 
 
 @pytest.mark.parametrize("feeding", ["none", "context", "output"])
-@pytest.mark.parametrize("mode", ["soft", "straight_through"])
+@pytest.mark.parametrize("mode", ["none", "straight-through"])
 def test_weights_sum_to_one_and_hard_attention_is_one_hot(feeding: str, mode: str) -> None:
     model = build_seq2seq(input_feeding=feeding, hard_attention=mode)
     with trace(full_precision=True) as captured:
@@ -216,7 +216,7 @@ def test_weights_sum_to_one_and_hard_attention_is_one_hot(feeding: str, mode: st
     assert weights.shape == (3, 1, 5, 5)  # sentences, one head, longest target with bos, longest source
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
     assert (weights[1, :, :, 2:] == 0).all()  # no attention past the end of the second source
-    assert bool(((weights == 0) | (weights == 1)).all()) == (mode != "soft")
+    assert bool(((weights == 0) | (weights == 1)).all()) == (mode != "none")
     state = model.start(SOURCE, max_length=4)
     model.keep_attention(state)
     for position, tokens in enumerate(([3, 3, 3], [12, 14, 18])):
@@ -273,11 +273,11 @@ def test_rewards_have_a_gradient_and_no_value() -> None:
 
 def test_gates_count_as_separate_matrices() -> None:
     shapes = build_seq2seq(input_feeding="context", cell="gru").hidden_matrices()
-    assert shapes["decoder.layers.0.gru_hidden.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
-    assert shapes["decoder.layers.0.gru_feed.weight"] == (HIDDEN_SIZE, 2 * HIDDEN_SIZE)
-    assert shapes["encoder.layers.0.1.gru_input.weight"] == (HIDDEN_SIZE, EMBEDDING_SIZE)
+    assert shapes["decoder.layers.0.gru_hidden.weight"] == [(HIDDEN_SIZE, HIDDEN_SIZE)] * 3
+    assert shapes["decoder.layers.0.gru_feed.weight"] == [(HIDDEN_SIZE, 2 * HIDDEN_SIZE)] * 3
+    assert shapes["encoder.layers.0.1.gru_input.weight"] == [(HIDDEN_SIZE, EMBEDDING_SIZE)] * 3
     lstm_shapes = build_seq2seq().hidden_matrices()
-    assert lstm_shapes["decoder.layers.0.lstm_hidden.weight"] == (HIDDEN_SIZE, HIDDEN_SIZE)
+    assert lstm_shapes["decoder.layers.0.lstm_hidden.weight"] == [(HIDDEN_SIZE, HIDDEN_SIZE)] * 4
     assert "token_embedding.weight" not in shapes
 
 

@@ -10,7 +10,8 @@ import torch
 
 from regard.attention.dropout import Noise
 from regard.attention.trace import trace
-from regard.config.models import POSITIONS, StackConfig, TransformerConfig
+from regard.components import POSITIONS
+from regard.config.models import StackConfig, TransformerConfig
 from regard.errors import ConfigError
 from regard.models import build_model
 from regard.models.base import initialize_weights, top_candidates

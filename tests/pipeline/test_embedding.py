@@ -51,14 +51,14 @@ def test_long_texts_are_truncated_with_a_report_or_read_in_windows_or_rejected(t
     truncated = pipeline.embed(texts)
     assert truncated.truncation.truncated_texts == 1
     assert truncated.truncation.truncated_tokens == 50 - 21
-    windowed = pipeline.embed(texts, EmbeddingConfig(long_texts="windows"))
+    windowed = pipeline.embed(texts, EmbeddingConfig(long_texts="window"))
     assert windowed.truncation.truncated_texts == 0
     assert windowed.windows == 2
     assert np.allclose(windowed.vectors[0], truncated.vectors[0], atol=1e-6)
     assert not np.allclose(windowed.vectors[1], truncated.vectors[1], atol=1e-6)
     message = r"1 of 2 texts truncated \(rows of 23 tokens\): 29 of 51 tokens \(57%\) are not"
     with pytest.raises(UsageError, match=message):
-        pipeline.embed(texts, EmbeddingConfig(long_texts="refuse"))
+        pipeline.embed(texts, EmbeddingConfig(long_texts="error"))
     with pytest.raises(UsageError, match="23 tokens at most"):
         pipeline.embed(["w3"], EmbeddingConfig(max_length=24))
 

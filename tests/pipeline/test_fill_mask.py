@@ -128,12 +128,12 @@ def test_the_command_line_prints_the_predictions_of_the_pipeline(
 ) -> None:
     texts = tmp_path / "masked.txt"
     texts.write_text("\n".join(MASKED), "utf-8")
-    assert run(["fill", str(folder), "--in", str(texts), "--json", "--best", "2", "--threads", "1"]) == 0
+    assert run(["fill", str(folder), "--in", str(texts), "--json", "--top-k", "2", "--threads", "1"]) == 0
     results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [result["text"] for result in results] == MASKED
     assert len(results[2]["gaps"]) == 3
     assert len(results[0]["gaps"][0]) == 2
-    assert run(["fill", str(folder), MASKED[0], "--best", "3", "--threads", "1"]) == 0
+    assert run(["fill", str(folder), MASKED[0], "--top-k", "3", "--threads", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (predictions,) = pipeline(MASKED[0], top_k=3).masks
     assert lines == [

@@ -92,7 +92,7 @@ def test_special_tokens_and_unused_ids_are_never_generated() -> None:
 def test_rules_of_the_caller_hold_beside_those_of_the_pipeline() -> None:
     pipeline = build_pipeline("characters")
     allowed_ids = set(pipeline.tokenizer.encode("at").ids)
-    forbidden = [[token_id] for token_id in range(pipeline.model.vocab_size) if token_id not in allowed_ids]
+    forbidden = [[token_id] for token_id in range(pipeline.model.config.vocab_size) if token_id not in allowed_ids]
     config = GenerationConfig(max_new_tokens=20, samples=3)
     (continuations,) = pipeline.generate(["the cat"], config, rules=[ForbidSequences(forbidden)])
     assert [len(continuation.ids) for continuation in continuations] == [20, 20, 20]  # the end is forbidden, too

@@ -29,7 +29,7 @@ def folder(pipeline: TranslationPipeline, tmp_path_factory: pytest.TempPathFacto
 
 def save_pipeline(pipeline: TranslationPipeline, path: Path, tokenizer: Tokenizer) -> None:
     """Save the model of a pipeline with a tokenizer for both sides."""
-    model = pipeline.models[0]
+    model = pipeline.torch_models()[0]
     save_translator(
         path,
         model.config,
@@ -75,8 +75,8 @@ def test_bf16_gives_the_same_translation_with_nearly_the_same_score(
 def test_several_folders_form_an_ensemble(folder: Path) -> None:
     single = load_translation_pipeline(folder)
     ensemble = load_translation_pipeline([folder, folder])
-    assert len(ensemble.models) == 2
-    assert len(load_translation_pipeline(folder, ensemble=[folder]).models) == 2
+    assert len(ensemble.backends) == 2
+    assert len(load_translation_pipeline(folder, ensemble=[folder]).backends) == 2
     assert ensemble.translate(TEXTS) == single.translate(TEXTS)
 
 

@@ -274,13 +274,13 @@ def test_sentences_of_a_text_are_diagonal_blocks(storage: str) -> None:
 
 
 def test_the_alignment_head_of_an_older_seq2seq_folder_is_read() -> None:
-    model = build_seq2seq().models[0]
+    model = build_seq2seq().torch_models()[0]
     head = StoredAlignmentHead.from_json({"site": "decoder.0.cross", "head": 0}, model)
     assert head == StoredAlignmentHead("decoder.attention", 0, 0)
 
 
 def test_all_models_of_an_ensemble_are_recorded() -> None:
-    models = [*build_translator().models, *build_translator(norm="after").models]
+    models = [*build_translator().torch_models(), *build_translator(norm="after").torch_models()]
     ensemble = TranslationPipeline(models, TOKENIZER, TOKENIZER, decoding=DecodingConfig(beam=1, max_length_b=3))
     translation = ensemble(TEXT)
     names = [attention.name for attention in translation.record().attention]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard.checkpoint.native import save_rnn_text
+from regard.checkpoint.native import save_text_model
 from regard.config.data import TokenizerConfig
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.data.labelled import LabelledTexts
@@ -42,7 +42,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_model(config)
     initialize_weights(model, 1)
     metadata = {"labels": ["bad", "fair", "good"], "max_length": 5, "step": 1, "metrics": {}}
-    save_rnn_text(folder, config, model.state_dict(), tokenizer=tokenizer, task="classify", metadata=metadata, card="")
+    save_text_model(
+        folder, config, model.state_dict(), tokenizer=tokenizer, task="classify", metadata=metadata, card=""
+    )
     return folder
 
 

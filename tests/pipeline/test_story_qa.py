@@ -72,11 +72,14 @@ def test_the_attention_of_a_hop_is_labelled_with_sentences(pipeline: StoryQAPipe
     assert attention_map.weights.sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_an_answer_is_pickled_as_its_text(pipeline: StoryQAPipeline) -> None:
+def test_a_pickled_answer_keeps_its_fields(pipeline: StoryQAPipeline) -> None:
     answer = pipeline(STORY, "Where is Mary?")
     restored = pickle.loads(pickle.dumps(answer))
-    assert restored == "office"
-    assert type(restored) is str
+    assert (restored, type(restored), restored.question) == ("office", type(answer), "Where is Mary?")
+    assert (restored.score, restored.sentences, restored.forgotten) == (answer.score, answer.sentences, 0)
+    assert np.array_equal(restored.hops, answer.hops)
+    alternatives = [(other, other.score) for other in answer.alternatives]
+    assert alternatives and [(other, other.score) for other in restored.alternatives] == alternatives
 
 
 def test_sentences_beyond_the_memory_are_forgotten(pipeline: StoryQAPipeline) -> None:

@@ -19,7 +19,8 @@ from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.packed_tokens import Tokens
 from regard.pipeline.records.translation_records import StoredAlignmentHead
 from regard.pipeline.sentence_pairs import split_pair
-from regard.pipeline.translation import Translation, TranslationPipeline
+from regard.pipeline.translation import TranslationPipeline
+from regard.pipeline.translation_result import Translation
 from regard.tasks.alignment import best_alignment_head
 from regard.text.sentences import find_phrase
 from tests.pipeline.conftest import Toy
@@ -41,7 +42,7 @@ def translations(pipeline: TranslationPipeline, sentences: list[str]) -> list[Tr
 @pytest.fixture(scope="module")
 def aligning_pipeline(pipeline: TranslationPipeline) -> TranslationPipeline:
     """The same pipeline with an alignment head."""
-    model = pipeline.models[0]
+    model = pipeline.torch_models()[0]
     tokenizer = pipeline.source
     task = {
         "max_length": pipeline.max_source_length,
@@ -142,7 +143,7 @@ def test_a_text_has_one_score_however_the_search_tokenized_it(
     candidates = [candidate for candidate in with_alternatives(samples) if candidate]
     source_ids = [[*pipeline.source.encode(text).ids, pipeline.source.eos_id] for text in texts]
     config = DecodingConfig(sample=True, temperature=1.2, nbest=4)
-    beams = search_all(pipeline.generator, source_ids, config, max_length=pipeline.max_target_length)
+    beams = search_all(pipeline.torch_models()[0], source_ids, config, max_length=pipeline.max_target_length)
     has_other_tokens = [
         pipeline.target.encode(pipeline.target.decode(hypothesis.ids)).ids != hypothesis.ids
         for hypothesis in itertools.chain.from_iterable(beams)
@@ -419,7 +420,7 @@ def test_a_word_in_other_tokens_than_the_tokenizers_own_is_one_word(aligning_pip
 
 def test_an_alignment_head_that_the_model_lacks_is_rejected(pipeline: TranslationPipeline) -> None:
     with pytest.raises(CheckpointError, match="site 'decoder.9.cross', head 0"):
-        StoredAlignmentHead.from_json({"site": "decoder.9.cross", "head": 0}, pipeline.models[0])
+        StoredAlignmentHead.from_json({"site": "decoder.9.cross", "head": 0}, pipeline.torch_models()[0])
 
 
 def test_a_record_of_a_translation_has_title_languages_and_alignment_head(
@@ -435,18 +436,30 @@ def test_a_record_of_a_translation_has_title_languages_and_alignment_head(
     assert record.to_dict()["texts"]["target"]["lang"] == "de"
 
 
-def test_a_translation_is_pickled_as_its_text(translations: list[Translation]) -> None:
-    restored = pickle.loads(pickle.dumps(translations[0]))
-    assert restored == translations[0]
-    assert type(restored) is str
+def test_a_pickled_translation_keeps_its_fields_but_not_its_model(
+    pipeline: TranslationPipeline, sentences: list[str]
+) -> None:
+    translation = pipeline.translate(sentences[:1], beam=3, nbest=2)[0]
+    restored = pickle.loads(pickle.dumps(translation))
+    assert (restored, type(restored)) == (translation, Translation)
+    for name in ("source", "score", "logprob", "finished", "sentences", "tokens"):
+        assert getattr(restored, name) == getattr(translation, name), name
+    (alternative,) = restored.alternatives
+    assert (alternative, alternative.score) == (translation.alternatives[0], translation.alternatives[0].score)
+    with pytest.raises(UsageError, match="without its model"):
+        _ = restored.alignment
+    with pytest.raises(UsageError, match="without its model"):
+        _ = restored.attention
+    links = translation.alignment
+    assert pickle.loads(pickle.dumps(translation)).alignment == links  # known before it was pickled
 
 
 # ---- ensembles
 
 
 def test_models_form_an_ensemble(pipeline: TranslationPipeline, toy: Toy, sentences: list[str]) -> None:
-    model = pipeline.models[0]
-    other_model = toy.train(seed=2, steps=40).models[0]
+    model = pipeline.torch_models()[0]
+    other_model = toy.train(seed=2, steps=40).torch_models()[0]
     ensemble = TranslationPipeline([model, other_model], pipeline.source, pipeline.target, decoding=pipeline.decoding)
     translations = ensemble.translate(sentences[:20], nbest=2)
     candidates = with_alternatives(translations)
@@ -466,7 +479,7 @@ def test_the_measured_alignment_head_is_among_the_best(pipeline: TranslationPipe
     source_tokens = Tokens.from_rows([[*encoding.ids, pipeline.source.eos_id] for encoding in sources])
     target_tokens = Tokens.from_rows([encoding.ids for encoding in targets])
     with trace("decoder.*.cross") as captured:
-        pipeline.models[0].target_logprobs(source_tokens, target_tokens)
+        pipeline.torch_models()[0].target_logprobs(source_tokens, target_tokens)
     measured = best_alignment_head({site: captured[site].weights for site in captured}, sources, targets)
 
     def precision(head: StoredAlignmentHead) -> float:

@@ -109,7 +109,7 @@ def test_windows_cover_everything_and_overlap() -> None:
 
 def test_answers_are_compared_as_in_squad() -> None:
     examples = [SquadExample("q", "p", ((0, "the Denver Broncos"), (4, "Broncos"))), SquadExample("q", "p")]
-    assert answer_scores(["Broncos!", ""], examples)["exact"] == 100
+    assert answer_scores(["Broncos!", ""], examples)["exact_match"] == 100
     assert answer_scores(["Denver", "x"], examples)["f1"] == pytest.approx(100 * (2 / 3) / 2)
     assert word_f1("a b", "c") == 0
 

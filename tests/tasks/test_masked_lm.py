@@ -22,7 +22,7 @@ from regard.tasks.masked_lm import (
     continuation_tokens,
     evaluation_batches,
     masked_lm_loss,
-    masked_lm_scores,
+    predict_masked_tokens,
     token_counts,
     unigram_loss,
 )
@@ -227,11 +227,11 @@ def test_evaluations_mask_the_same_tokens_every_time_and_show_none_of_them() -> 
     count = sum(batch.num_predictions for batch in batches)
     assert abs(count / len(stream.ids) - 0.15) < 0.01
     model = build_model()
-    scores = masked_lm_scores(model, stream, build_layout())
+    scores = predict_masked_tokens(model, stream, build_layout())
     with torch.inference_mode():
         losses = [masked_lm_loss(model, batch).unsmoothed for batch in evaluation_batches(stream, build_layout())]
         total = sum(float(loss) for loss in losses)
-    assert scores.num_predictions == count and scores.next_sentence_accuracy is None
+    assert len(scores.references) == count and scores.next_sentence_accuracy is None
     assert scores.loss == pytest.approx(total / count)
 
 

@@ -70,7 +70,7 @@ def test_the_run_json_of_a_run_reproduces_its_weights(data: Path, tmp_path: Path
 
 
 def test_resolved_settings_of_a_recipe_are_pinned_unless_they_are_set(data: Path, tmp_path: Path) -> None:
-    values = config(data, **{"training.steps": 2, "training.precision": "auto", "training.threads": 0}).to_dict()
+    values = config(data, **{"training.steps": 2, "training.precision": "auto", "training.threads": "auto"}).to_dict()
     recipe = tmp_path / "run.json"
     resolved = {"precision": "bf16", "threads": 1, "batch_tokens": 321}
     recipe.write_text(json.dumps({"config": values, "resolved": resolved}))

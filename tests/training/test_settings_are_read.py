@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +12,8 @@ import pytest
 from regard.config.runs import build_run, run_config_class, trained_tasks
 from regard.config.settings import Config
 from regard.training.run import train_run
-from tests.encoders import saved_encoder
-from tests.stories import write
+from tests.task_data import write_task_data
 
-WORDS = "ada alan grace went saw liked the big old red house tree river in near by London".split()
 GENERIC_FILES = ("dataclasses.py", "settings.py", "runs.py", "copy.py")  # they read every field of every config
 FAST = {"training.threads": 1, "training.precision": "float32", "training.steps": 2}
 LINES = {"documents.document_boundary": "line", "data.read.encoding": "latin-1"}
@@ -36,7 +32,7 @@ RUNS: dict[str, list[tuple[str, dict[str, Any]]]] = {  # task → files and sett
         ("tags.conll", {**FAST, **LENIENT, "fine_tuning.test": "DATA/tags.conll"}),
         ("tags.conll", {**FAST, **LENIENT, "pretrained": "DATA/encoder"}),
     ],
-    "answer": [("squad.json", {**FAST, **LENIENT, "pretrained": "DATA/encoder"})],
+    "answer": [("squad.json", {**FAST, **LENIENT, "pretrained": "DATA/encoder", "tokenizer.extend": "texts"})],
     "masked-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
     "causal-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
     "elmo": [("texts.txt", {**FAST, **LENIENT, **LINES})],
@@ -51,7 +47,7 @@ UNUSED = {  # settings that these runs do not come to, and what they are for
     "data.read.max_reject": "files with faulty rows",
     "fine_tuning.feature_cache_mb": "features, or a frozen encoder",
     "fine_tuning.test": "a test file, asked for by the config itself",
-    "masking.words": "a pretrained encoder",
+    "masking.new_vocabulary": "a pretrained encoder",
     "tokenizer.extend": "a pretrained encoder",
     "lora.alpha": "a pretrained model with LoRA",
     "lora.dropout": "a pretrained model with LoRA",
@@ -62,21 +58,7 @@ UNUSED = {  # settings that these runs do not come to, and what they are for
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    rng = random.Random(1)
-    texts = [" ".join(rng.choices(WORDS, k=6)) for _ in range(80)]
-    pairs = [f"{text},{' '.join(reversed(text.split()))}\n" for text in texts]
-    (folder / "pairs.csv").write_text("source,target\n" + "".join(pairs))
-    (folder / "labels.csv").write_text("text,label\n" + "".join(f"{text},{'ada' in text}\n" for text in texts))
-    (folder / "texts.txt").write_text("\n".join(texts))
-    sentences = ["".join(f"{word} {'B-X' if word.istitle() else 'O'}\n" for word in text.split()) for text in texts]
-    (folder / "tags.conll").write_text("\n".join(sentences))
-    questions = [{"id": str(n), "question": "who?", "answers": [{"text": "ada", "answer_start": 0}]} for n in range(40)]
-    passages = [{"context": f"ada {text}", "qas": [question]} for text, question in zip(texts, questions, strict=False)]
-    (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": passages}]}))
-    write(folder, "walks.txt", 40, seed=1)
-    saved_encoder(folder / "encoder", texts)
-    return folder
+    return write_task_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture

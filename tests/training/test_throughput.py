@@ -140,7 +140,7 @@ def test_the_choice_is_stored_and_used_only_by_runs_of_fixed_length(
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(throughput, "available_cores", lambda: 2)
-    settings = {"training.threads": 0, "training.steps": 2}
+    settings = {"training.threads": "auto", "training.steps": 2}
     listener = Listener()
     train_run(config(data, **settings), tmp_path / "first", listeners=[listener])
     assert any("fastest in a short measurement" in line for line in listener.of("plan")[0]["lines"])
@@ -176,7 +176,7 @@ from regard.training.run import train_run
 from pathlib import Path
 listener = Listener()
 for name in ("first", "second"):
-    settings = {{"training.steps": 1, "training.threads": 0}}
+    settings = {{"training.steps": 1, "training.threads": "auto"}}
     train_run(config(Path({str(data)!r}), **settings), Path({str(tmp_path)!r}) / name, listeners=[listener])
 print(sum("torch was imported before regard" in note["text"] for note in listener.of("note")))
 """

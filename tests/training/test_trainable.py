@@ -175,7 +175,10 @@ def test_vectors_alone_can_be_trained() -> None:
 @pytest.mark.parametrize(
     ("freeze", "message"),
     [
-        ("encoder.layer.0.*", r"no weight of the model matches 'encoder\.layer\.0\.\*'"),
+        (
+            "encoder.layer.0.*",
+            r"no weight of the model matches 'encoder\.layer\.0\.\*' \(did you mean encoder\.layers\.0\.\*\?\)",
+        ),
         ("pooler.weigth", r"did you mean pooler\.weight\?"),
         ("*", "freezes all weights"),
     ],
@@ -189,9 +192,9 @@ def test_wrong_patterns_are_refused(freeze: str, message: str) -> None:
     ("settings", "message"),
     [
         ({"lora.targets": "query,vlaue"}, r"unknown projection 'vlaue' \(did you mean value\?\)"),
-        ({"lora.rank": 8, "fine_tuning.freeze_encoder": True}, "leave out --frozen"),
+        ({"lora.rank": 8, "fine_tuning.freeze_encoder": True}, "leave out --freeze-encoder"),
         ({"lora.rank": 8, "pretrained": "", "architecture": "rnn"}, "add --from FOLDER"),
-        ({"trainable.freeze": "x", "fine_tuning.freeze_encoder": True}, "--frozen trains the head alone"),
+        ({"trainable.freeze": "x", "fine_tuning.freeze_encoder": True}, "--freeze-encoder trains the head alone"),
     ],
 )
 def test_wrong_settings_are_refused(workspace: Path, settings: dict[str, object], message: str) -> None:

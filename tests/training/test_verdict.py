@@ -73,9 +73,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FILES = {
     "translate": "reverse.tsv --steps 3",
     "translate, rnn": "reverse.tsv --arch rnn --steps 3",
-    "causal-lm": "texts.txt --document line --steps 3",
-    "elmo": "texts.txt --document line --steps 3",
-    "masked-lm": "texts.txt --document line --steps 3",
+    "causal-lm": "texts.txt --document-boundary line --steps 3",
+    "elmo": "texts.txt --document-boundary line --steps 3",
+    "masked-lm": "texts.txt --document-boundary line --steps 3",
     "classify": "labels.tsv --steps 1 --learning-rate 1e-7",
     "classify, seeds": "labels.tsv --steps 1 --learning-rate 1e-7 --seeds 2",
     "classify, bert": "labels.tsv --from DATA/encoder --steps 1 --learning-rate 1e-7",
@@ -83,7 +83,7 @@ FILES = {
     "tag": "places.conll --steps 1 --learning-rate 1e-7",
     "tag, bert": "places.conll --from DATA/encoder --steps 1 --learning-rate 1e-7",
     "answer": "asked.json --from DATA/encoder --steps 1 --learning-rate 1e-7",
-    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --starts 1 --training.linear_start=false",
+    "story-qa": "walks.txt --epochs 1 --learning-rate 1e-7 --restarts 1 --training.linear_start=false",
 }
 
 
@@ -178,33 +178,33 @@ def test_a_converged_run_needs_no_more_time() -> None:
     evaluations = history(
         lambda progress: {"bleu": 30 - 0.5 / progress, "loss": 1.8 + 0.1 / progress, "perplexity": 7.0}
     )
-    assert judge(evaluations, updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
+    assert judge(evaluations, metric="bleu", updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
 
 
 def test_a_perfect_model_is_fine_even_where_the_baseline_is_perfect_too() -> None:
     majority = TrivialBaseline("always “yes”", {"accuracy": 100.0})
     evaluations = [{"step": 3, "accuracy": 100.0, "loss": 0.5, "best": True}]
-    assert judge(evaluations, updates=3, baselines=[majority], limit=MINUTES).status == "ok"
+    assert judge(evaluations, metric="accuracy", updates=3, baselines=[majority], limit=MINUTES).status == "ok"
 
 
 def test_a_run_that_still_improves_needs_more_time_unless_patience_ended_it() -> None:
     evaluations = history(lambda progress: {"bleu": 20 * progress, "loss": 4 - progress, "perplexity": 60.0})
-    verdict = judge(evaluations, updates=2000, baselines=[TOKENS], limit=MINUTES)
+    verdict = judge(evaluations, metric="bleu", updates=2000, baselines=[TOKENS], limit=MINUTES)
     assert verdict.status == "needs_more_time"
     assert verdict.reason == "validation BLEU still rose from 16 to 20 in the last 20 % of the run"
     assert verdict.remedy == "train longer: --minutes 40, with another --out"
-    assert judge(evaluations, updates=2000, baselines=[TOKENS], limit=None).status == "ok"
+    assert judge(evaluations, metric="bleu", updates=2000, baselines=[TOKENS], limit=None).status == "ok"
 
 
 def test_a_score_after_the_best_is_no_reason_for_more_time() -> None:
     evaluations = history(lambda progress: {"bleu": 20 * progress, "loss": 4 - progress, "perplexity": 60.0})
     evaluations[-1] |= {"bleu": 18.0, "loss": 3.1, "best": False}
-    assert judge(evaluations, updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
+    assert judge(evaluations, metric="bleu", updates=2000, baselines=[TOKENS], limit=MINUTES).status == "ok"
 
 
 def test_more_updates_are_no_remedy_after_many_without_success() -> None:
     evaluations = history(lambda progress: {"bleu": 0.0, "exact_match": 0.0, "loss": 6.0, "perplexity": 400.0}, 9000)
-    verdict = judge(evaluations, updates=9000, baselines=[TOKENS], limit=MINUTES)
+    verdict = judge(evaluations, metric="bleu", updates=9000, baselines=[TOKENS], limit=MINUTES)
     assert verdict.status == "learned_nothing"
     assert verdict.reason == "validation perplexity 400 is no better than token frequencies (300) after 9,000 updates"
     assert "--learning-rate" in verdict.remedy
@@ -212,5 +212,8 @@ def test_more_updates_are_no_remedy_after_many_without_success() -> None:
 
 def test_few_updates_of_a_pretrained_model_may_be_enough() -> None:
     evaluations = [{"step": 5, "bleu": 31.0, "loss": 1.9, "perplexity": 6.7, "best": True}]
-    assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES, is_pretrained=True).status == "ok"
-    assert judge(evaluations, updates=5, baselines=[TOKENS], limit=MINUTES).status == "learned_nothing"
+    assert (
+        judge(evaluations, metric="bleu", updates=5, baselines=[TOKENS], limit=MINUTES, is_pretrained=True).status
+        == "ok"
+    )
+    assert judge(evaluations, metric="bleu", updates=5, baselines=[TOKENS], limit=MINUTES).status == "learned_nothing"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from regard.view.drawing import Grid
-from regard.view.figure import FIGURE_VIEWS, figure
+from regard.view.figure import figure
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
@@ -19,7 +19,7 @@ from regard.view.tikz import escape_tex
 from tests.scale import HANG_GUARD
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import whole_record
-from tests.view.test_figure import record_for
+from tests.view.test_figure import FIGURES, record_for
 
 COMMANDS = [
     r"\input{/etc/passwd}",
@@ -45,7 +45,7 @@ def test_escaped_text_holds_no_command(text: str) -> None:
     assert SAFE_TEX.sub("", escaped) == ""
 
 
-@pytest.mark.parametrize("view", FIGURE_VIEWS)
+@pytest.mark.parametrize("view", FIGURES)
 def test_files_are_ascii_and_balanced(view: str) -> None:
     tex = figure(record_for(view), view).tex
     assert tex.isascii()
@@ -78,7 +78,7 @@ def test_large_matrices_are_pooled_and_keep_their_size_on_paper() -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed: TikZ files are not compiled")
-@pytest.mark.parametrize("view", FIGURE_VIEWS)
+@pytest.mark.parametrize("view", FIGURES)
 def test_files_compile_as_standalone_documents(view: str, tmp_path: Path) -> None:
     figure(record_for(view), view).save(tmp_path / "figure.tex")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "figure.tex"]

@@ -30,7 +30,6 @@ STACK_NAMES = {name: f"stack.{name}" for name in ("num_layers", "num_heads", "fe
 MODEL_NAMES: dict[str, dict[str, str]] = {"bert": STACK_NAMES, "gpt": STACK_NAMES}  # family → names that differ
 MODEL_VALUES: dict[str, dict[Any, Any]] = {  # neutral setting → neutral value → present value
     "norm": {"pre": "before", "post": "after"},
-    "hard_attention": {"none": "soft", "straight-through": "straight_through"},
     "source_context": {"initial": "start", "every_step": "every"},
     "directions": {"forward": "one"},
     "attention": {"block_sparse": "blocks"},
@@ -56,9 +55,6 @@ TRAINED_FAMILIES = {  # task, architecture → family whose settings are the gro
     ("elmo", ""): "elmo",
     ("story-qa", ""): "memory_network",
 }
-RUN_NAMES = {"masking.new_vocabulary": "masking.words"}
-RUN_VALUES: dict[str, dict[Any, Any]] = {"masking.new_vocabulary": {True: "new"}}
-LONG_TEXTS = {"truncate": "cut", "window": "windows"}
 TIMINGS = ("speed", "seconds")  # metrics that are no function of the data
 
 
@@ -168,7 +164,7 @@ def _save(
     from regard.checkpoint.causal_dir import save_causal_lm
     from regard.checkpoint.encoder_dir import save_encoder
     from regard.checkpoint.model_dir import save_translator
-    from regard.checkpoint.native import save_memory_network, save_rnn_text
+    from regard.checkpoint.native import save_memory_network, save_text_model
     from regard.config.inference import DecodingConfig
 
     facts: dict[str, Any] = {"step": 1, "data_digests": {}, "metrics": {}}
@@ -203,7 +199,7 @@ def _save(
         task = {"elmo": "elmo", "rnn_classifier": "classify", "rnn_tagger": "tag"}[family]
         if labels:
             facts |= {"labels": [*labels], "max_length": 64}
-        save_rnn_text(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
+        save_text_model(folder, model.config, weights, tokenizer=source, task=task, metadata=facts, card="")
 
 
 def convert_for_engine(folder: Path, out: Path, precision: str, *, shortlist: Sequence[Path] = ()) -> Path:
@@ -331,7 +327,7 @@ def embed(model: Any, texts: Sequence[str], *, pooling: str, long_texts: str, no
     from regard.config.inference import EmbeddingConfig
 
     config = EmbeddingConfig(
-        pooling=pooling, long_texts=LONG_TEXTS[long_texts], normalize="yes" if normalize else "no", batch_tokens=1024
+        pooling=pooling, long_texts=long_texts, normalize="yes" if normalize else "no", batch_tokens=1024
     )
     vectors: Array = model.embed(texts, config).vectors
     return vectors
@@ -451,9 +447,8 @@ def train(
     """Train a model with one thread in float32; return the metrics of evaluations and of the finished run."""
     family = TRAINED_FAMILIES.get((task, architecture), "")
     model = {path.removeprefix("model."): value for path, value in settings.items() if path.startswith("model.")}
-    others = {path: RUN_VALUES.get(path, {}).get(value, value) for path, value in settings.items()}
-    others = {path: value for path, value in others.items() if not path.startswith("model.")}
-    given = {**_renamed(others, RUN_NAMES), "training.threads": 1}
+    others = {path: value for path, value in settings.items() if not path.startswith("model.")}
+    given = {**others, "training.threads": 1}
     if task != "story-qa":
         given["training.precision"] = "float32"
     if model:

@@ -16,7 +16,7 @@ from regard.attention.capture import AttentionCall, capture
 from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
-from regard.attention.positions import Positions
+from regard.attention.positions import BoundPositions
 from regard.attention.scores import softmax
 from regard.attention.trace import active_trace
 
@@ -69,6 +69,16 @@ class HeadSizes:
     def value_width(self) -> int:
         """Width of all values of a token."""
         return self.num_kv_heads * self.value_size
+
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """Rows of query, key and value in their fused matrix."""
+        return self.query_width, self.key_width, self.value_width
+
+    @property
+    def key_value_widths(self) -> tuple[int, int]:
+        """Rows of key and value in their fused matrix."""
+        return self.key_width, self.value_width
 
     @property
     def output_width(self) -> int:
@@ -155,8 +165,7 @@ class SelfAttention(_MultiHead):
     ) -> None:
         sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
         super().__init__(sizes, dropout, query_norm, key_norm)
-        qkv_width = sizes.query_width + sizes.key_width + sizes.value_width
-        self.qkv = nn.Linear(hidden_size, qkv_width, bias=bias)
+        self.qkv = nn.Linear(hidden_size, sum(sizes.qkv_widths), bias=bias)
         self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
 
     def forward(
@@ -164,7 +173,7 @@ class SelfAttention(_MultiHead):
         hidden: Tensor,  # [N, D]
         batch: PackedBatch,
         mask: BoundMask | None,
-        positions: Positions,
+        positions: BoundPositions,
         *,
         noise: Noise | None = None,
         selected: SelectedTokens | None = None,
@@ -181,25 +190,26 @@ class SelfAttention(_MultiHead):
             return self.out(self._attend_selected(hidden, batch, selected, mask, positions, noise))
         if by_length:
             return self.out(self._attend_by_length(hidden, batch, mask, positions))
-        heads = self._split_heads(batch.pad(self.qkv(hidden)), positions, batch.padded_positions, cache)
+        heads = self._split_heads(batch.pad(self.qkv(hidden)), positions, positions.query, positions.bias, cache)
         context = self._attend(heads, mask, noise)
         return self.out(batch.pack(context.to(hidden.dtype)))
 
     def _split_heads(
-        self, qkv: Tensor, positions: Positions, token_positions: Tensor, cache: LayerCache | None = None
+        self,
+        qkv: Tensor,
+        positions: BoundPositions,
+        token_positions: Tensor,
+        bias: Tensor | None,
+        cache: LayerCache | None = None,
     ) -> Heads:
         """Heads of padded projections [B, T, …] at positions [B|1, T], with the positional scheme applied."""
-        sizes = self.sizes
-        query, key, value = qkv.split([sizes.query_width, sizes.key_width, sizes.value_width], dim=-1)
+        query, key, value = qkv.split(self.sizes.qkv_widths, dim=-1)
         query_heads = positions.rotate(self._split_query(query), token_positions)
         key_heads, value_heads = self._split_key_value(key, value)
         key_heads = positions.rotate(key_heads, token_positions)
-        key_positions = token_positions
         if cache is not None:
             query_heads = query_heads.float()
             key_heads, value_heads = cache.append(key_heads, value_heads)
-            key_positions = torch.arange(key_heads.shape[2], device=qkv.device)[None]
-        bias = positions.bias(token_positions, key_positions)
         return self._align_heads(query_heads, key_heads, value_heads, bias)
 
     def _attend_selected(
@@ -208,48 +218,50 @@ class SelfAttention(_MultiHead):
         batch: PackedBatch,
         selected: SelectedTokens,
         mask: BoundMask | None,
-        positions: Positions,
+        positions: BoundPositions,
         noise: Noise | None,
     ) -> Tensor:
         """Merged heads of the selected tokens; an active trace still captures the queries of all tokens."""
         assert mask is not None
         sizes = self.sizes
         query_width = sizes.query_width
-        kv_width = sizes.key_width + sizes.value_width
+        kv_width = sum(sizes.key_value_widths)
         query = selected.pad(self._project_qkv(hidden.index_select(0, selected.indices), 0, query_width))
         key_value = batch.pad(self._project_qkv(hidden, query_width, query_width + kv_width))
-        key_heads, value_heads = self._split_key_value(*key_value.split([sizes.key_width, sizes.value_width], dim=-1))
+        key_heads, value_heads = self._split_key_value(*key_value.split(sizes.key_value_widths, dim=-1))
         heads = self._align_heads(
             positions.rotate(self._split_query(query), selected.padded_positions),
-            positions.rotate(key_heads, batch.padded_positions),
+            positions.rotate(key_heads, positions.key),
             value_heads,
-            positions.bias(selected.padded_positions, batch.padded_positions),
+            positions.selected_bias(selected.padded_positions),
         )
-        selected_mask = mask.mask.bind(selected.padded_positions, batch.padded_positions)
+        selected_mask = mask.mask.bind(selected.padded_positions, positions.key)
         context = self._attend(heads, selected_mask, noise, is_traced=False)
         self._capture_all(hidden, batch, mask, positions)
         return selected.pack(context)
 
     def _attend_by_length(
-        self, hidden: Tensor, batch: PackedBatch, mask: BoundMask | None, positions: Positions
+        self, hidden: Tensor, batch: PackedBatch, mask: BoundMask | None, positions: BoundPositions
     ) -> Tensor:  # [N, H · v]
         """Merged heads of sequences of equal length together: no padding, in float32."""
         qkv = self.qkv(hidden).float()
         contexts = []
         for start, count, length in batch.equal_length_runs:
             run = qkv[start : start + count * length].unflatten(0, (count, length))
-            heads = self._split_heads(run, positions, batch.padded_positions[:, :length])
+            heads = self._split_heads(run, positions, positions.query[:, :length], positions.prefix_bias(length))
             contexts.append(self._attend(heads, None, None, is_traced=False).flatten(0, 1))
         self._capture_all(hidden, batch, mask, positions)
         return torch.cat(contexts).to(hidden.dtype)
 
     @torch.no_grad()
-    def _capture_all(self, hidden: Tensor, batch: PackedBatch, mask: BoundMask | None, positions: Positions) -> None:
+    def _capture_all(
+        self, hidden: Tensor, batch: PackedBatch, mask: BoundMask | None, positions: BoundPositions
+    ) -> None:
         """Give an active trace the attention of all tokens, padded as everywhere."""
         trace = active_trace(self.site)
         if trace is None:
             return
-        heads = self._split_heads(batch.pad(self.qkv(hidden)), positions, batch.padded_positions)
+        heads = self._split_heads(batch.pad(self.qkv(hidden)), positions, positions.query, positions.bias)
         call = AttentionCall(
             heads.query,
             heads.key,
@@ -287,13 +299,13 @@ class CrossAttention(_MultiHead):
         sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
         super().__init__(sizes, dropout, query_norm, key_norm)
         self.query = nn.Linear(hidden_size, sizes.query_width, bias=bias)
-        self.key_value = nn.Linear(hidden_size, sizes.key_width + sizes.value_width, bias=bias)
+        self.key_value = nn.Linear(hidden_size, sum(sizes.key_value_widths), bias=bias)
         self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> CrossKeyValues:
         """Keys and values of the source's hidden states [M, D], computed once per source."""
         padded = batch.pad(self.key_value(hidden))  # [S, K, …]
-        key, value = padded.split([self.sizes.key_width, self.sizes.value_width], dim=-1)
+        key, value = padded.split(self.sizes.key_value_widths, dim=-1)
         return CrossKeyValues(*self._split_key_value(key, value))
 
     def forward(

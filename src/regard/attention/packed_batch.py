@@ -115,10 +115,19 @@ class PackedBatch:
             token_index += length
         return runs
 
+    def may_exceed(self, length: int) -> bool:
+        """Whether a sequence ends beyond `length` tokens."""
+        return self.position_offset + self.max_length > length
+
     @property
     def first_indices(self) -> Tensor:
         """Token index of each sequence's first token, [B]."""
         return self.lengths.cumsum(0) - self.lengths
+
+    @cached_property
+    def is_padding(self) -> Tensor:
+        """Where the padded batch has padding, [B, T]."""
+        return torch.arange(self.max_length, device=self.lengths.device) >= self.lengths[:, None]
 
     @property
     def padded_positions(self) -> Tensor:

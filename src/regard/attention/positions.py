@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from regard.components import POSITIONS
 from regard.errors import ConfigError, UsageError, nearest
 
 ROTARY_SCALINGS = ("linear", "ntk")
+
+
+@dataclass(frozen=True)
+class PositionSizes:
+    """Sizes of the stack that a positional scheme is built for."""
+
+    max_positions: int
+    hidden_size: int
+    num_heads: int = 1
+    is_causal: bool = False
 
 
 class Positions(nn.Module):
@@ -23,6 +36,11 @@ class Positions(nn.Module):
     [[0.0], [1.0]]
     """
 
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        """Build the scheme for a stack; a subclass whose constructor has arguments overrides it."""
+        return cls()
+
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Add the embeddings of positions [N] to hidden states [N, D]."""
         return hidden
@@ -34,6 +52,36 @@ class Positions(nn.Module):
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Bias added to the attention scores, [B|1, H|1, Q, K]; None without one."""
         return None
+
+    def bind(self, query: Tensor, key: Tensor) -> BoundPositions:
+        """Bind the scheme to query positions [1, Q] and key positions [1, K]."""
+        return BoundPositions(self, query, key)
+
+
+class BoundPositions:
+    """A positional scheme at fixed positions, for one forward pass: its bias is computed once for all layers."""
+
+    def __init__(self, scheme: Positions, query: Tensor, key: Tensor) -> None:
+        self.scheme = scheme
+        self.query = query  # [1, Q]
+        self.key = key  # [1, K]
+
+    def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Rotate queries or keys [B, H, T, d] by their positions [B|1, T]."""
+        return self.scheme.rotate(heads, positions)
+
+    @cached_property
+    def bias(self) -> Tensor | None:
+        """Bias of all queries and keys, [1, H|1, Q, K]; None without one."""
+        return self.scheme.bias(self.query, self.key)
+
+    def prefix_bias(self, length: int) -> Tensor | None:
+        """Bias of the first `length` queries and keys."""
+        return None if self.bias is None else self.bias[:, :, :length, :length]
+
+    def selected_bias(self, positions: Tensor) -> Tensor | None:
+        """Bias of the queries at positions [B, Q], counted from 0, and all keys, [B, H|1, Q, K]."""
+        return None if self.bias is None else self.bias[0][:, positions].transpose(0, 1)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
@@ -59,11 +107,22 @@ class Sinusoidal(Positions):
         self.hidden_size = hidden_size
         self.register_buffer("table", sinusoids(torch.arange(max_positions), hidden_size), persistent=False)
 
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.max_positions, sizes.hidden_size)
+
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         table: Tensor = self.table  # type: ignore[assignment]
-        if positions.numel() and int(positions.max()) >= len(table):
+        if _exceed(positions, len(table)):
             return hidden + sinusoids(positions, self.hidden_size).to(hidden)
         return hidden + table[positions].to(hidden.dtype)
+
+
+def _exceed(positions: Tensor, num_positions: int) -> bool:
+    """Whether a position is not below `num_positions`; a graph that is being exported has no values to compare."""
+    if torch.compiler.is_compiling():
+        return False
+    return positions.numel() > 0 and int(positions.max()) >= num_positions
 
 
 class Learned(Positions):
@@ -73,8 +132,12 @@ class Learned(Positions):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_positions, hidden_size).normal_(0, hidden_size**-0.5))
 
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.max_positions, sizes.hidden_size)
+
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        if positions.numel() and int(positions.max()) >= len(self.weight):
+        if _exceed(positions, len(self.weight)):
             raise UsageError(
                 f"a sequence has {int(positions.max()) + 1} positions but the model has embeddings of "
                 f"{len(self.weight)}: split it"
@@ -158,6 +221,10 @@ class Alibi(Positions):
         super().__init__()
         self.num_heads = num_heads
 
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.num_heads)
+
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         distances = (key_positions[:, None, :] - query_positions[:, :, None]).abs()  # [B|1, Q, K]
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=distances.device)
@@ -189,6 +256,10 @@ class RelativeBias(Positions):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.relative_attention_bias = nn.Embedding(num_buckets, num_heads)
+
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.num_heads, is_causal=sizes.is_causal)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         offsets = key_positions[:, None, :] - query_positions[:, :, None]  # [B|1, Q, K]
@@ -225,18 +296,25 @@ def relative_buckets(offsets: Tensor, *, is_causal: bool, num_buckets: int, max_
 NO_POSITIONS = Positions()
 
 
-def build_positions(kind: str, max_positions: int, hidden_size: int) -> Positions:
-    """Build the positional scheme of this name: `sinusoidal`, `learned`, `rotary` or `none`.
+def build_positions(
+    kind: str, max_positions: int, hidden_size: int, *, num_heads: int = 1, is_causal: bool = False
+) -> Positions:
+    """Build the positional scheme of this name for a stack: one of `POSITIONS`, as `learned` or `rotary`.
 
     >>> build_positions("learned", 16, 8).embed(torch.zeros(3, 8), torch.arange(3)).shape
     torch.Size([3, 8])
+    >>> build_positions("alibi", 16, 8, num_heads=2).bias(torch.tensor([[3]]), torch.tensor([[1]])).flatten().tolist()
+    [-0.125, -0.0078125]
     """
-    builders: dict[str, Callable[[], Positions]] = {
-        "sinusoidal": lambda: Sinusoidal(max_positions, hidden_size),
-        "learned": lambda: Learned(max_positions, hidden_size),
-        "rotary": Rotary,
-        "none": Positions,
-    }
-    if kind not in builders:
-        raise ConfigError(f"positions must be one of {', '.join(builders)}, not {kind!r}{nearest(kind, builders)}")
-    return builders[kind]()
+    scheme: type[Positions] = POSITIONS[kind]
+    return scheme.build(PositionSizes(max_positions, hidden_size, num_heads=num_heads, is_causal=is_causal))
+
+
+def scheme_name(scheme: Positions) -> str:
+    """Name of a positional scheme in `POSITIONS`; of one that is not there, that of its class.
+
+    >>> scheme_name(Rotary())
+    'rotary'
+    """
+    names = (name for name, scheme_class in POSITIONS.items() if scheme_class is type(scheme))
+    return next(names, type(scheme).__name__)

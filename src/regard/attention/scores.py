@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,10 @@ MIN_PROBABILITY = 1e-20  # lower bound of a sampled key's probability
 
 
 class Score(Protocol):
-    """Compares queries with keys; `prepare` holds the part that depends on the key alone."""
+    """Compares queries with keys; `prepare` holds the part that depends on the key alone.
+
+    One that is named in `SCORES` is built from the sizes of queries and keys and the hidden size of the model.
+    """
 
     def prepare(self, key: Tensor) -> Tensor:
         """Project the key as `__call__` expects it."""
@@ -30,6 +33,11 @@ class Score(Protocol):
 
 class Dot:
     """q · k (Luong et al. 2015, "dot"; memory networks)."""
+
+    @classmethod
+    def build(cls, query_size: int, key_size: int, hidden_size: int) -> Self:
+        """Build the score; it has no weights."""
+        return cls()
 
     def prepare(self, key: Tensor) -> Tensor:
         return key
@@ -57,6 +65,11 @@ class Additive(nn.Module):
         self.query = nn.Linear(query_size, hidden_size, bias=False)
         self.key = nn.Linear(key_size, hidden_size, bias=bias)
         self.v = nn.Linear(hidden_size, 1, bias=False)
+
+    @classmethod
+    def build(cls, query_size: int, key_size: int, hidden_size: int) -> Self:
+        """Build the score."""
+        return cls(query_size, key_size, hidden_size)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
@@ -137,6 +150,11 @@ class Bilinear(nn.Module):
     def __init__(self, query_size: int, key_size: int) -> None:
         super().__init__()
         self.key = nn.Linear(key_size, query_size, bias=False)
+
+    @classmethod
+    def build(cls, query_size: int, key_size: int, hidden_size: int) -> Self:
+        """Build the score; the hidden size does not matter."""
+        return cls(query_size, key_size)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)

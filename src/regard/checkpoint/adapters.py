@@ -4,14 +4,15 @@ adapter_config.json         rank, scale and modules, and the name of the base mo
 adapter_model.safetensors   A and B of each module, and whole modules that were trained besides (the head)
 config.json, tokenizer …    of the adapted model, where Regard wrote the folder; otherwise those of the base are used
 
-A folder of this kind is read as a model: base and adapter are merged into a folder in the user's cache.
+A folder of this kind is read as a model: base and adapter are merged into a folder in the user's cache, which keeps
+few of them (`adapter_cache`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,30 +21,44 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint import atomic, weights
+from regard.checkpoint.adapter_cache import use_merged
 from regard.checkpoint.hf import causal, encoder_decoders, encoder_weights
 from regard.checkpoint.hub import ADAPTER_CONFIG, is_hub_name, resolve_model
 from regard.checkpoint.locate import CARD, CONFIG, resolve_model_path
-from regard.checkpoint.model_dir import FamilyConfig, read_tensor_entries
+from regard.checkpoint.model_dir import FamilyConfig, build_meta_model, read_tensor_entries
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.errors import CheckpointError
-from regard.hardware import cache_folder
-from regard.models.layers.lora import LORA_A, LORA_B, adapted_parts, block_matrix
+from regard.models.layers.lora import LORA_A, LORA_B, adapted_layers, block_matrix
 
 ADAPTER_FOLDER = "adapter"  # in the folder of the adapted model
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of all names in an adapter file
-TASK_TYPES = {  # task of task.json → peft's
-    "classify": "SEQ_CLS",
-    "tag": "TOKEN_CLS",
-    "answer": "QUESTION_ANS",
-    "translate": "SEQ_2_SEQ_LM",
-    "generate": "CAUSAL_LM",
+TASK_TYPES = {  # ending of a class in transformers → peft's task type
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+    "ForCausalLM": "CAUSAL_LM",
+    "LMHeadModel": "CAUSAL_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+    "MTModel": "SEQ_2_SEQ_LM",
 }
-ARCHITECTURE_SUFFIXES = {
-    "SEQ_CLS": "ForSequenceClassification",
-    "TOKEN_CLS": "ForTokenClassification",
-    "QUESTION_ANS": "ForQuestionAnswering",
+HEAD_TASK_TYPES = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")  # whose adapters bring a head that the base may lack
+PLAIN_LORA: dict[str, Any] = {  # settings of peft that change what an adapter computes → their value in plain LoRA
+    "bias": "none",
+    "use_dora": False,
+    "lora_bias": False,
+    "use_qalora": False,
+    "use_bdlora": None,
+    "layer_replication": None,
+    "trainable_token_indices": None,
+    "target_parameters": None,
+    "alora_invocation_tokens": None,
+    "arrow_config": None,
+    "kasa_config": None,
+    "monteclora_config": None,
+    "megatron_config": None,
 }
+CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")  # initialisations that take B·A out of the base
 _CLASSIFIER = re.compile(r"(classifier|score)(\.out_proj)?\.weight")
 _COPIED_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*/config.json")
 _CACHE_VERSION = 1
@@ -73,7 +88,7 @@ def save_adapter(folder: Path, config: FamilyConfig, model_weights: Mapping[str,
     tensors, modules = _to_peft(config, model_type, model_weights, adapter)
     saved_modules, saved_tensors = _trained_modules(config, model_type, model_weights, adapter.trained)
     adapter_config = _adapter_config(adapter, modules) | {
-        "task_type": TASK_TYPES.get(str(_read_optional(path / "task.json").get("task"))),
+        "task_type": _task_type(hf_config),
         "modules_to_save": saved_modules or None,
         "fan_in_fan_out": model_type == "gpt2",
     }
@@ -97,8 +112,16 @@ def _write_adapter(folder: Path, adapter_config: Mapping[str, Any], tensors: Map
     atomic.write_folder(folder / ADAPTER_FOLDER, contents, size=weights.tensor_bytes(tensors))
 
 
-def _read_optional(path: Path) -> dict[str, Any]:
-    return atomic.read_json(path) if path.exists() else {}
+def _task_type(hf_config: Mapping[str, Any]) -> str | None:
+    """Task type of peft for a model's config.json; None where peft has none that computes the same.
+
+    >>> _task_type({"architectures": ["BertForTokenClassification"]})
+    'TOKEN_CLS'
+    """
+    architecture = str((hf_config.get("architectures") or [""])[0])
+    task_type = next((name for suffix, name in TASK_TYPES.items() if architecture.endswith(suffix)), None)
+    # peft's class for question answering drops the token types, which tell a question from its passage
+    return None if task_type == "QUESTION_ANS" else task_type
 
 
 def _convert_names(config: FamilyConfig, model_type: str, model_weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +129,8 @@ def _convert_names(config: FamilyConfig, model_type: str, model_weights: Mapping
     if isinstance(config, BertConfig):
         return encoder_weights.to_hf_weights(config, model_type, model_weights)
     if isinstance(config, GptConfig):
-        return causal.to_hf_weights(config, model_weights)
+        is_native = model_type not in causal.CAUSAL_TYPES
+        return dict(model_weights) if is_native else causal.to_hf_weights(config, model_weights)
     assert isinstance(config, TransformerConfig)
     return encoder_decoders.to_hf_weights(config, model_weights)
 
@@ -119,11 +143,11 @@ def _to_peft(
     The conversion of weights splits and permutes rows. B has the rows of its weight, so it is converted in its place,
     and beside it a mask that says where the rows come from.
     """
-    layers = [name.removesuffix(f".{LORA_A}") for name in adapter.lora_weights if name.endswith(LORA_A)]
+    parts_by_layer = adapted_layers(build_meta_model(config), adapter.targets)
+    layers = list(parts_by_layer)
     blocks = {}
     masks = {}
-    for index, layer in enumerate(layers):
-        parts = adapted_parts(layer, adapter.targets)
+    for index, (layer, parts) in enumerate(parts_by_layer.items()):
         lora_b = adapter.lora_weights[f"{layer}.{LORA_B}"].detach().cpu().float()
         blocks[f"{layer}.weight"] = block_matrix(lora_b, parts)
         masks[f"{layer}.weight"] = block_matrix(torch.full_like(lora_b, index + 1), parts)
@@ -161,9 +185,21 @@ def _trained_modules(
     hf_masks = _convert_names(config, model_type, masks)
     hf_weights = _convert_names(config, model_type, {name: tensor.cpu() for name, tensor in model_weights.items()})
     names = [name for name, mask in hf_masks.items() if mask.any() and bool((mask == 1).all())]
-    modules = sorted({name.rpartition(".")[0] for name in names})
-    outermost = [module for module in modules if not any(module.startswith(f"{outer}.") for outer in modules)]
-    return outermost, {PREFIX + name: hf_weights[name] for name in names}
+    modules = {_outermost_module(name, names, hf_weights) for name in names}
+    return sorted(modules), {PREFIX + name: hf_weights[name] for name in names}
+
+
+def _outermost_module(name: str, trained: Sequence[str], names: Iterable[str]) -> str:
+    """Outermost module of a weight, among these `names`, whose weights are all trained.
+
+    >>> names = ["bert.embeddings.weight", "bert.pooler.dense.weight", "bert.pooler.dense.bias"]
+    >>> _outermost_module("bert.pooler.dense.bias", names[1:], names)
+    'bert.pooler'
+    """
+    path = name.split(".")[:-1]
+    prefixes = [".".join(path[:depth]) for depth in range(1, len(path) + 1)]
+    untrained = set(names) - set(trained)
+    return next(prefix for prefix in prefixes if not any(other.startswith(f"{prefix}.") for other in untrained))
 
 
 def _adapter_config(adapter: Adapter, ranks: Mapping[str, int]) -> dict[str, Any]:
@@ -194,10 +230,12 @@ def merge_adapter_folder(folder: Path) -> Path:
     config = atomic.read_json(file)
     _check_supported(config, file)
     base = resolve_model_path(_resolve_base(config, folder))
-    merged = cache_folder() / "adapters" / _cache_key(folder, base)
-    if (merged / CONFIG).is_file():
-        return merged
-    tensors = weights.read_entries(read_tensor_entries(base))
+    return use_merged(_cache_key(folder, base), lambda merged: _write_merged(merged, folder, base, config))
+
+
+def _write_merged(merged: Path, folder: Path, base: Path, config: Mapping[str, Any]) -> None:
+    """Write the model of a base and an adapter."""
+    tensors = weights.to_tensors(weights.read_arrays(read_tensor_entries(base)))
     adapter_tensors = weights.read_tensors(folder / ADAPTER_WEIGHTS)
     merged_tensors = AdapterMerger(config, tensors, adapter_tensors, where=f"{folder}: base {base}").merge()
     contents = _copied_files(base) | _copied_files(folder)
@@ -207,18 +245,23 @@ def merge_adapter_folder(folder: Path) -> Path:
         contents.pop("task.json", None)  # of the base, which may have another head
     contents[weights.FILE] = weights.serialize_tensors(merged_tensors)
     atomic.write_folder(merged, contents, size=weights.tensor_bytes(merged_tensors))
-    return merged
 
 
 def _check_supported(config: Mapping[str, Any], file: Path) -> None:
     """Raise for adapters that are not plain LoRA."""
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{file}: an adapter of type {config.get('peft_type')!r:.40}; LORA is read")
-    for name, neutral in (("use_dora", False), ("bias", "none"), ("lora_bias", False)):
-        if config.get(name, neutral) != neutral:
+    for name, plain_value in PLAIN_LORA.items():
+        if config.get(name, plain_value) not in (plain_value, None):
             raise CheckpointError(
                 f"{file}: {name} is {config[name]!r:.40}; plain LoRA is read: merge it with peft's merge_and_unload"
             )
+    initialization = config.get("init_lora_weights")
+    if str(initialization).startswith(CHANGED_BASES):
+        raise CheckpointError(
+            f"{file}: init_lora_weights is {initialization!r:.40}, which changes the base model, too: save the adapter "
+            "with path_initial_model_for_weight_conversion, or merge it with peft's merge_and_unload"
+        )
 
 
 def _resolve_base(config: Mapping[str, Any], folder: Path) -> Path:
@@ -228,6 +271,8 @@ def _resolve_base(config: Mapping[str, Any], folder: Path) -> Path:
         raise CheckpointError(f"{folder / ADAPTER_CONFIG}: base_model_name_or_path must name the base model")
     if (folder / name).is_dir():
         return resolve_model(folder / name)
+    if config.get("revision") and is_hub_name(name) and "@" not in name:
+        name = f"{name}@{config['revision']}"
     try:
         base = resolve_model(name)
     except CheckpointError as error:
@@ -263,9 +308,10 @@ def _patch_config(
 ) -> dict[str, Any]:
     """Config of the base with the head that the adapter adds."""
     config = dict(base_config)
-    suffix = ARCHITECTURE_SUFFIXES.get(str(adapter_config.get("task_type")))
+    task_type = adapter_config.get("task_type")
     architectures = config.get("architectures")
-    if suffix and isinstance(architectures, list) and architectures:
+    if task_type in HEAD_TASK_TYPES and isinstance(architectures, list) and architectures:
+        suffix = next(ending for ending, ending_type in TASK_TYPES.items() if ending_type == task_type)
         config["architectures"] = [re.sub(r"(Model|For\w+)$", "", str(architectures[0])) + suffix]
     for name, tensor in tensors.items():
         if _CLASSIFIER.fullmatch(name) and len(config.get("id2label") or {}) != len(tensor):
@@ -307,7 +353,7 @@ class AdapterMerger:
         for name, tensor in self.adapter.items():
             if name in lora_names:
                 continue
-            if "lora_" in name:
+            if "lora_" in name or "trainable_tokens" in name:
                 raise CheckpointError(f"{self.where}: {name} is not plain LoRA: merge it with peft's merge_and_unload")
             merged[adapter_prefix + name] = tensor.float()
         return merged
@@ -339,10 +385,9 @@ class AdapterMerger:
 
     def _scale(self, module: str, rank: int) -> float:
         """Factor of B·A in a module; a pattern names a module or the end of its name."""
-        alpha = float(self.config.get("lora_alpha", 8))
-        for pattern, module_alpha in dict(self.config.get("alpha_pattern") or {}).items():
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
-                alpha = float(module_alpha)
+        alpha_pattern = dict(self.config.get("alpha_pattern") or {})
+        matches = (value for pattern, value in alpha_pattern.items() if re.match(rf"(.*\.)?({pattern})$", module))
+        alpha = float(next(matches, self.config.get("lora_alpha", 8)))
         return alpha / (rank**0.5 if self.config.get("use_rslora") else rank)
 
 

@@ -7,11 +7,8 @@ Beside config and weights there are `tokenizer.json` (older folders: `vocab.json
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import causal
@@ -19,6 +16,7 @@ from regard.checkpoint.hf.causal import CAUSAL_TYPES
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CONFIG, TASK_FILE, read_task, resolve_model_path, retry_while_replaced, verify
 from regard.checkpoint.model_dir import (
+    ShapeReader,
     check_weights,
     expected_shapes,
     name_folder_in_errors,
@@ -26,6 +24,7 @@ from regard.checkpoint.model_dir import (
     read_tensor_entries,
 )
 from regard.checkpoint.native import native_type, read_native_config, read_native_weights, save_native
+from regard.checkpoint.source import CausalSource
 from regard.checkpoint.tokenizer_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -33,27 +32,18 @@ from regard.checkpoint.tokenizer_files import (
     read_folder_tokenizer,
     tokenizer_config,
 )
-from regard.checkpoint.weights import WeightReport
+from regard.checkpoint.weights import Arrays, WeightReport
 from regard.config.models import GptConfig
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NATIVE_TYPE = native_type(GptConfig().family)
 MODEL_TYPES = (*CAUSAL_TYPES, NATIVE_TYPE)
 END_OF_TEXT = "<|endoftext|>"
 GENERATION = "generation_config.json"
-
-
-@dataclass(frozen=True)
-class LoadedCausalLM:
-    """Content of a causal language model's folder."""
-
-    config: GptConfig
-    weights: dict[str, Tensor]  # under our names, float32
-    tokenizer: Tokenizer
-    metadata: dict[str, Any]  # task.json; empty for a folder from elsewhere
-    hf_config: dict[str, Any]  # config.json as read, to be written back
-    report: WeightReport = field(default_factory=WeightReport)
 
 
 def save_causal_lm(
@@ -103,15 +93,20 @@ def save_causal_lm(
     )
 
 
-def load_causal_lm(folder: str | Path, *, weights_from: Path | None = None) -> LoadedCausalLM:
+def load_causal_lm(
+    folder: str | Path, *, weights_from: Path | None = None, read_shapes: ShapeReader = expected_shapes
+) -> CausalSource:
     """Load and validate a causal language model from a folder or the hub.
 
     `weights_from` is another folder to read the weights from, for pickled weights that were converted first.
+    `read_shapes` gives the shapes that the weights must have.
     """
-    return retry_while_replaced(resolve_model(folder), lambda path: _load_causal_lm(path, weights_from))
+    return retry_while_replaced(
+        resolve_model(folder), lambda path: _load_causal_lm(path, weights_from=weights_from, read_shapes=read_shapes)
+    )
 
 
-def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
+def _load_causal_lm(folder: Path, weights_from: Path | None, read_shapes: ShapeReader) -> CausalSource:
     path = resolve_model_path(folder)
     metadata = read_task(path, causal.TASK)
     hf_config = atomic.read_json(path / CONFIG)
@@ -122,18 +117,19 @@ def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
         raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; causal language models are {allowed}")
     verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
     if model_type == NATIVE_TYPE:
-        config = read_native_config(hf_config, {NATIVE_TYPE: GptConfig}, where)
-        model_weights = read_native_weights(path, config)
+        config = read_native_config(hf_config, GptConfig, where)
+        arrays = read_native_weights(path, config, read_shapes)
         report = WeightReport()
     else:
         config = causal.config_from_hf(hf_config, where)
-        model_weights, report = _read_weights(path, config, hf_config, weights_from)
-    tokenizer = _read_tokenizer(path)
-    check_vocabulary(path, tokenizer, config.vocab_size)
-    return LoadedCausalLM(
-        config,
-        model_weights,
-        tokenizer=tokenizer,
+        entries = read_tensor_entries(weights_from or path)
+        with name_folder_in_errors(path):
+            arrays, report = _read_weights(config, hf_config, entries, read_shapes)
+    return CausalSource(
+        path=path,
+        config=config,
+        arrays=arrays,
+        tokenizer=read_causal_tokenizer(path, config),
         metadata=metadata,
         hf_config=hf_config,
         report=report,
@@ -141,14 +137,22 @@ def _load_causal_lm(folder: Path, weights_from: Path | None) -> LoadedCausalLM:
 
 
 def _read_weights(
-    path: Path, config: GptConfig, hf_config: Mapping[str, Any], weights_from: Path | None
-) -> tuple[dict[str, Tensor], WeightReport]:
-    entries = read_tensor_entries(weights_from or path)
-    with name_folder_in_errors(path):
-        shapes = {name: entry.shape for name, entry in entries.items()}
-        matcher = causal.CausalWeightMatcher(config, shapes, expected_shapes(config))
-        tensors = weights.read_float_tensors(entries, matcher.tensors_to_read)
-        return matcher.assemble(tensors, hf_config), matcher.report
+    config: GptConfig,
+    hf_config: Mapping[str, Any],
+    entries: Mapping[str, weights.TensorEntry],
+    read_shapes: ShapeReader,
+) -> tuple[Arrays, WeightReport]:
+    shapes = {name: entry.shape for name, entry in entries.items()}
+    matcher = causal.CausalWeightMatcher(config, shapes, read_shapes(config))
+    arrays = weights.read_float_arrays(entries, matcher.tensors_to_read)
+    return matcher.assemble(arrays, hf_config), matcher.report
+
+
+def read_causal_tokenizer(path: Path, config: GptConfig) -> Tokenizer:
+    """Tokenizer of a folder, which fits the config."""
+    tokenizer = _read_tokenizer(path)
+    check_vocabulary(path, tokenizer, config.vocab_size)
+    return tokenizer
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:

@@ -16,9 +16,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import encoders
@@ -36,6 +34,7 @@ from regard.checkpoint.locate import (
     verify,
 )
 from regard.checkpoint.model_dir import (
+    ShapeReader,
     check_weights,
     expected_shapes,
     has_only_pickled_weights,
@@ -44,6 +43,7 @@ from regard.checkpoint.model_dir import (
     read_tensor_entries,
 )
 from regard.checkpoint.native import read_native_config
+from regard.checkpoint.source import EncoderSource
 from regard.checkpoint.tokenizer_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -52,13 +52,14 @@ from regard.checkpoint.tokenizer_files import (
     read_tokenizer_config,
     tokenizer_config,
 )
-from regard.checkpoint.weights import WeightReport
+from regard.checkpoint.weights import Arrays, WeightReport
 from regard.config.models import BertConfig
 from regard.errors import CheckpointError
-from regard.models.base import meta_device
-from regard.models.bert import Bert, initialize_bert
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HEAD_PREFIXES = (
     "pooler",
@@ -71,31 +72,6 @@ _MAX_LENGTH = 1 << 20  # a model_max_length beyond it stands for "unknown"
 
 
 @dataclass(frozen=True)
-class LoadedEncoder:
-    """Content of an encoder's folder."""
-
-    config: BertConfig
-    weights: dict[str, Tensor]  # under our names, float32; those that the folder lacks are newly initialized
-    tokenizer: Tokenizer
-    labels: tuple[str, ...]  # of a label or token head
-    problem_type: str  # single_label_classification, …; empty where the folder does not say
-    max_length: int  # tokens of a sequence with its special tokens
-    model_type: str  # in config.json
-    hf_config: dict[str, Any]  # config.json as read, to be written back
-    metadata: dict[str, Any]  # task.json; empty for a folder from elsewhere
-    report: WeightReport
-    digest: str  # of config, weights and tokenizer
-    path: Path  # folder it was read from
-
-    def model(self) -> Bert:
-        """Build the model with a copy of these weights."""
-        with meta_device():
-            model = Bert(self.config)
-        model.load_state_dict({name: tensor.clone() for name, tensor in self.weights.items()}, assign=True)
-        return model
-
-
-@dataclass(frozen=True)
 class _EncoderRequest:
     """Arguments of `load_encoder`."""
 
@@ -104,6 +80,7 @@ class _EncoderRequest:
     seed: int = 1
     task: str = ""
     weights_from: Path | None = None
+    read_shapes: ShapeReader = expected_shapes
 
 
 @dataclass(frozen=True)
@@ -124,12 +101,14 @@ def load_encoder(
     seed: int = 1,
     task: str = "",
     weights_from: Path | None = None,
-) -> LoadedEncoder:
+    read_shapes: ShapeReader = expected_shapes,
+) -> EncoderSource:
     """Load and validate an encoder from a folder or the hub.
 
     A `head` other than the folder's is initialized from the seed; the folder's is used where the labels are the same
     too. With a `task`, a model that Regard trained for another one is rejected. `weights_from` is another folder to
-    read the weights from, for pickled weights that were converted first.
+    read the weights from, for pickled weights that were converted first; `read_shapes` gives the shapes that the
+    weights must have.
     """
     request = _EncoderRequest(
         head,
@@ -137,11 +116,12 @@ def load_encoder(
         seed=seed,
         task=task,
         weights_from=weights_from,
+        read_shapes=read_shapes,
     )
     return retry_while_replaced(resolve_model(folder), lambda path: _load_encoder(path, request))
 
 
-def _load_encoder(folder: Path, request: _EncoderRequest) -> LoadedEncoder:
+def _load_encoder(folder: Path, request: _EncoderRequest) -> EncoderSource:
     path = resolve_model_path(folder)
     metadata = read_task(path, request.task) if request.task else read_task_file(path)
     hf_config = atomic.read_json(path / CONFIG)
@@ -150,24 +130,24 @@ def _load_encoder(folder: Path, request: _EncoderRequest) -> LoadedEncoder:
     selection = _select_head(hf_config, list(entries), request, str(path / CONFIG))
     config = selection.config
     model_type = str(hf_config.get("model_type"))
-    model_weights, report = _read_weights(path, selection, model_type, entries, request.seed)
+    arrays, report = _read_weights(path, selection, model_type, entries, request)
     if selection.note:
         report.notes.append(selection.note)
     tokenizer = read_encoder_tokenizer(path, model_type)
     check_vocabulary(path, tokenizer, config.vocab_size)
-    return LoadedEncoder(
-        config,
-        model_weights,
+    return EncoderSource(
+        path=path,
+        config=config,
+        arrays=arrays,
         tokenizer=tokenizer,
         labels=selection.labels.names,
         problem_type=selection.labels.problem_type,
-        max_length=_read_max_length(path, config),
+        max_length=read_max_length(path, config),
         model_type=model_type,
         hf_config=hf_config,
         metadata=metadata,
         report=report,
         digest=_digest(path, request.weights_from, tokenizer),
-        path=path,
     )
 
 
@@ -202,7 +182,7 @@ def _select_head(
     note = ""
     is_native = hf_config.get("model_type") == NATIVE_TYPE
     if is_native:
-        config = read_native_config(hf_config, {NATIVE_TYPE: BertConfig}, where)
+        config = read_native_config(hf_config, BertConfig, where)
         stored_head = config.head
     else:
         stored_head, note = encoders.detect_head(hf_config, names, where)
@@ -249,8 +229,8 @@ def _read_weights(
     selection: _HeadSelection,
     model_type: str,
     entries: Mapping[str, weights.TensorEntry],
-    seed: int,
-) -> tuple[dict[str, Tensor], WeightReport]:
+    request: _EncoderRequest,
+) -> tuple[Arrays, WeightReport]:
     """Read the weights; those of a head that the folder lacks are initialized."""
     with name_folder_in_errors(path):
         config = selection.config
@@ -258,23 +238,25 @@ def _read_weights(
             config,
             model_type,
             shapes={name: entry.shape for name, entry in entries.items()},
-            expected=expected_shapes(config),
+            expected=request.read_shapes(config),
             optional=() if selection.is_stored else _HEAD_PREFIXES,
             replaced=() if selection.is_stored else ("classifier",),
         )
-        tensors = weights.read_float_tensors(entries, matcher.tensors_to_read)
-        initial_weights = _initial_weights(config, seed) if matcher.weights_to_initialize else {}
-        return matcher.assemble(tensors, initial_weights), matcher.report
+        arrays = weights.read_float_arrays(entries, matcher.tensors_to_read)
+        initial_weights = _initial_weights(config, request.seed) if matcher.weights_to_initialize else {}
+        return matcher.assemble(arrays, initial_weights), matcher.report
 
 
-def _initial_weights(config: BertConfig, seed: int) -> dict[str, Tensor]:
+def _initial_weights(config: BertConfig, seed: int) -> Arrays:
     """Random weights of a whole model, of which its head is used."""
+    from regard.models.bert import Bert, initialize_bert
+
     model = Bert(config)
     initialize_bert(model, seed)
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
 
-def _read_max_length(path: Path, config: BertConfig) -> int:
+def read_max_length(path: Path, config: BertConfig) -> int:
     """Maximal length of a sequence: the model's, or a smaller one of the tokenizer."""
     max_length = read_tokenizer_config(path).get("model_max_length")
     if isinstance(max_length, int | float) and 2 < max_length < _MAX_LENGTH:

@@ -75,14 +75,14 @@ def _download(name: str) -> Path:
         return _fetch(name, [*_FILES, *_PICKLED_FILES], local_files_only=False)
     except (RepositoryNotFoundError, GatedRepoError, RevisionNotFoundError) as error:
         reasons = {
-            GatedRepoError: "access to the published model is restricted",
-            RevisionNotFoundError: "the published model has no such revision",
+            GatedRepoError: "access to this model on the hub is restricted",
+            RevisionNotFoundError: "the model on the hub has no such revision",
         }
-        reason = reasons.get(type(error), "no model is published under this name")
+        reason = reasons.get(type(error), "no model on the hub has this name")
         raise CheckpointError(f"{name}: no such folder, and {reason}: check the spelling") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError):
         raise CheckpointError(
-            f"{name}: no such folder, and no published model of this name is in the cache; there is no network to "
+            f"{name}: no such folder, and no model of this name is in the cache; there is no network to "
             "fetch it now: pass a local folder, or try again with a network"
         ) from None
     except Exception as error:  # the library's transport raises many types

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from regard.checkpoint import atomic
 from regard.errors import CheckpointError
+from regard.plugins import missing_plugin_advice
 from regard.registry import usage_hint
 
 VERSION = 2  # of task.json
@@ -69,12 +70,15 @@ def read_task(path: Path, task: str) -> dict[str, Any]:
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Read task.json of any task and check its version; empty where there is no such file."""
+    """Read task.json of any task, check its version and that its plugins are installed; empty without such a file."""
     file = path / TASK_FILE
     if not file.exists():
         return {}
     metadata = atomic.read_json(file)
     atomic.check_version(file, metadata.get("version"), VERSION, advice="train or convert the model again")
+    for package in metadata.get("plugins", []):
+        if advice := missing_plugin_advice(package):
+            raise CheckpointError(f"{path}: the model needs the plugin {package}: {advice}")
     return metadata
 
 

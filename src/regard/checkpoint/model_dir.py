@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.disk import DISK, Disk
@@ -35,6 +33,7 @@ from regard.checkpoint.locate import (
     retry_while_replaced,
     verify,
 )
+from regard.checkpoint.source import TranslatorSource
 from regard.checkpoint.tokenizer_files import (
     TARGET_TOKENIZER,
     TOKENIZER,
@@ -43,13 +42,19 @@ from regard.checkpoint.tokenizer_files import (
     read_tokenizer,
     tokenizer_config,
 )
-from regard.checkpoint.weights import WeightReport
+from regard.checkpoint.weights import Arrays, WeightReport
+from regard.components import FAMILIES, tables_of
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import TranslationModelConfig
+from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
-from regard.models.base import meta_device
-from regard.registry import FAMILIES, TASKS, resolve, task_of_head
+from regard.registry import PACKAGE, TASKS, resolve, task_of_head
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.models.base import Model
 
 TASK = "translate"
 GENERATION = "generation_config.json"
@@ -64,11 +69,22 @@ class FamilyConfig(Protocol):
         ...
 
 
-def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a config's weights, without allocating them."""
+def build_meta_model(config: FamilyConfig) -> Model:
+    """Build a torch model with shapes only."""
+    from regard.models.base import meta_device
+
     model_class = resolve(FAMILIES[config.family].model)
     with meta_device():
-        return {name: tuple(tensor.shape) for name, tensor in model_class(config).state_dict().items()}
+        model: Model = model_class(config)
+    return model
+
+
+def expected_shapes(config: FamilyConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a config's weights, without allocating them."""
+    return {name: tuple(tensor.shape) for name, tensor in build_meta_model(config).state_dict().items()}
+
+
+ShapeReader = Callable[[Any], dict[str, tuple[int, ...]]]  # config → names and shapes of its weights
 
 
 def folder_task(folder: str | Path) -> str:
@@ -89,8 +105,7 @@ def _read_folder_task(path: Path) -> str:
     if metadata:
         task = str(metadata.get("task", TASK))
         if task not in TASKS:
-            adder = f"which the plugin {metadata['plugin']} adds" if "plugin" in metadata else "which is unknown"
-            raise CheckpointError(f"{path}: a model for the task {task!r}, {adder}: install it")
+            raise CheckpointError(f"{path}: a model for the task {task!r}, which is unknown: install its plugin")
         return task
     if hf_config.get("model_type") in causal.CAUSAL_TYPES:
         return causal.TASK
@@ -164,42 +179,42 @@ def publish_model(
     card: str,
     extra_files: Mapping[str, bytes],
     weight_files: Mapping[str, atomic.Content] | None = None,
+    config: FamilyConfig | None = None,
 ) -> None:
     """Write a model atomically; other files of the folder stay.
 
     `hf_config` is the content of `config.json`; the weights have the names of its model type. `metadata` goes into
-    `task.json`; without a task there is no such file. `extra_files` are the family's own, `weight_files` replace the
-    safetensors file.
+    `task.json`, with the plugins that the task and the `config` need; without a task there is no such file.
+    `extra_files` are the family's own, `weight_files` replace the safetensors file.
     """
     if weight_files is None:
         weight_files = {weights.FILE: weights.serialize_tensors(hf_weights)}
     contents: dict[str, atomic.Content] = {**weight_files, **extra_files, CARD: card.encode()}
     if task:
-        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **_plugin_entry(task), **metadata})
+        plugins = plugin_entry(task, config)
+        contents[TASK_FILE] = atomic.json_bytes({"task": task, "version": VERSION, **plugins, **metadata})
     contents[CONFIG] = atomic.json_bytes(hf_config)
     atomic.publish(Path(folder), contents, size=weights.tensor_bytes(hf_weights))
 
 
-def _plugin_entry(task: str) -> dict[str, str]:
-    """Entry of task.json on the plugin that adds a task; empty for a task of Regard."""
-    return {} if task not in TASKS.owners else {"plugin": TASKS.owner(task)}
+def plugin_entry(task: str, config: Any = None) -> dict[str, list[str]]:
+    """Entry of task.json on the packages that add the task, the family and other parts; empty where Regard has all."""
+    owners = {TASKS.owner(task)}
+    if config is not None:
+        owners.add(FAMILIES.owner(config.family))
+    if isinstance(config, Config):
+        owners |= _setting_owners(config)
+    plugins = sorted(owners - {PACKAGE})
+    return {"plugins": plugins} if plugins else {}
 
 
-@dataclass(frozen=True)
-class LoadedTranslator:
-    """Content of a translation model's folder."""
-
-    config: TranslationModelConfig
-    weights: dict[str, Tensor]  # under our names, float32
-    source: Tokenizer
-    target: Tokenizer
-    decoding: DecodingConfig
-    metadata: dict[str, Any]  # task.json; empty for a folder from elsewhere
-    hf_config: dict[str, Any] = field(default_factory=dict)  # config.json as read, to be written back
-    report: WeightReport = field(default_factory=WeightReport)
-
-
-WeightReader = Callable[[Path, TranslationModelConfig], tuple[TranslationModelConfig, dict[str, Tensor], WeightReport]]
+def _setting_owners(config: Config) -> set[str]:
+    """Packages that add what the settings name."""
+    owners = set()
+    for setting in config.knobs():
+        value = str(attrgetter(setting.path)(config))
+        owners |= {table.owner(value) for table in tables_of(setting.choices) if value in table.entries}
+    return owners
 
 
 def save_translator(
@@ -231,7 +246,15 @@ def save_translator(
         TOKENIZER: source.to_json().encode(),
         TOKENIZER_CONFIG: atomic.json_bytes(_tokenizer_config(source, config)),
         GENERATION: atomic.json_bytes(encoder_decoders.decoding_to_hf(config, decoding)),
-        TASK_FILE: atomic.json_bytes({"task": TASK, "version": VERSION, **metadata, "decoding": decoding.to_dict()}),
+        TASK_FILE: atomic.json_bytes(
+            {
+                "task": TASK,
+                "version": VERSION,
+                **plugin_entry(TASK, config),
+                **metadata,
+                "decoding": decoding.to_dict(),
+            }
+        ),
         CARD: card.encode(),
     }
     if source.digest != target.digest:
@@ -241,66 +264,54 @@ def save_translator(
 
 
 def load_translator(
-    folder: str | Path,
-    *,
-    weights_from: Path | None = None,
-    read_weights: WeightReader | None = None,
-    weights_file: str = "",
-) -> LoadedTranslator:
+    folder: str | Path, *, weights_from: Path | None = None, read_shapes: ShapeReader = expected_shapes
+) -> TranslatorSource:
     """Load and validate a translation model from a folder or the hub: one of ours, Marian or Pegasus.
 
     `weights_from` is another folder to read the weights from, for pickled weights that were converted first.
-    `read_weights` reads weights of another format, from `weights_file`.
+    `read_shapes` gives the shapes that the weights must have.
     """
     return retry_while_replaced(
-        resolve_model(folder), lambda path: _load_translator(path, weights_from, read_weights, weights_file)
+        resolve_model(folder), lambda path: _load_translator(path, weights_from=weights_from, read_shapes=read_shapes)
     )
 
 
-def _load_translator(
-    folder: Path, weights_from: Path | None, weight_reader: WeightReader | None, weights_file: str
-) -> LoadedTranslator:
+def _load_translator(folder: Path, weights_from: Path | None, read_shapes: ShapeReader) -> TranslatorSource:
     path = resolve_model_path(folder)
     metadata = read_task(path, TASK)
     hf_config = atomic.read_json(path / CONFIG)
     config = encoder_decoders.config_from_hf(hf_config, str(path / CONFIG))
-    verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE, weights_file))
-    if weight_reader is None:
-        config, model_weights, report = read_weights(path, config, read_tensor_entries(weights_from or path))
-    else:
-        config, model_weights, report = weight_reader(path, config)
-    source, target = _read_tokenizers(path)
-    check_vocabulary(path, source, config.source_vocab_size, "source")
-    check_vocabulary(path, target, config.target_vocab_size, "target")
-    return LoadedTranslator(
-        config,
-        model_weights,
-        source=source,
-        target=target,
-        decoding=_read_decoding(path, hf_config, metadata),
+    verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE))
+    entries = read_tensor_entries(weights_from or path)
+    if config.output_bias is False and encoder_decoders.has_output_bias(entries):
+        config = config.override({"output_bias": True})
+    arrays, report = _read_weights(path, config, entries, read_shapes)
+    source, target = read_translator_tokenizers(path, config)
+    return TranslatorSource(
+        path=path,
+        config=config,
         metadata=metadata,
         hf_config=hf_config,
+        arrays=arrays,
         report=report,
+        source=source,
+        target=target,
+        decoding=read_decoding(path, hf_config, metadata),
     )
 
 
-def read_weights(
-    path: Path, config: TranslationModelConfig, entries: Mapping[str, weights.TensorEntry]
-) -> tuple[TranslationModelConfig, dict[str, Tensor], WeightReport]:
-    """Read a translation model's weights; return its config, with an output bias if there is one, and a report too.
-
-    Names and shapes are compared with the config before any tensor is read.
-    """
-    if config.output_bias is False and encoder_decoders.has_output_bias(entries):
-        config = config.override({"output_bias": True})
+def _read_weights(
+    path: Path, config: TranslationModelConfig, entries: Mapping[str, weights.TensorEntry], read_shapes: ShapeReader
+) -> tuple[Arrays, WeightReport]:
+    """Read a translation model's weights; names and shapes are compared with the config before any tensor is read."""
     with name_folder_in_errors(path):
         shapes = {name: entry.shape for name, entry in entries.items()}
-        matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes, expected_shapes(config))
-        tensors = weights.read_float_tensors(entries, matcher.tensors_to_read)
-        return config, matcher.assemble(tensors), matcher.report
+        matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes, read_shapes(config))
+        arrays = weights.read_float_arrays(entries, matcher.tensors_to_read)
+        return matcher.assemble(arrays), matcher.report
 
 
-def _read_decoding(path: Path, hf_config: Mapping[str, Any], metadata: Mapping[str, Any]) -> DecodingConfig:
+def read_decoding(path: Path, hf_config: Mapping[str, Any], metadata: Mapping[str, Any]) -> DecodingConfig:
     """Decoding settings of task.json, else of generation_config.json and config.json."""
     settings = metadata.get("decoding")
     if isinstance(settings, dict):
@@ -311,6 +322,14 @@ def _read_decoding(path: Path, hf_config: Mapping[str, Any], metadata: Mapping[s
     file = path / GENERATION
     generation_config = atomic.read_json(file) if file.exists() else {}
     return encoder_decoders.decoding_from_hf({**hf_config, **generation_config}, str(file))
+
+
+def read_translator_tokenizers(path: Path, config: TranslationModelConfig) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers of source and target, which fit the config; the same one unless the folder holds two."""
+    source, target = _read_tokenizers(path)
+    check_vocabulary(path, source, config.source_vocab_size, "source")
+    check_vocabulary(path, target, config.target_vocab_size, "target")
+    return source, target
 
 
 def _read_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:

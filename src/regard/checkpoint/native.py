@@ -1,8 +1,8 @@
-"""Folders of families that only Regard has: RNN text encoders, ELMo, memory networks.
+"""Folders of families that only Regard has: RNN text encoders, ELMo, memory networks, and those of plugins.
 
 config.json            a model type of our own, `regard-…`, and our config under `regard`
 model.safetensors      weights under our own names
-tokenizer.json         tokenizer of an ELMo, RNN classifier or RNN tagger
+tokenizer.json         tokenizer; a memory network has none
 vocabulary.json        words of a memory network in order, and its answers
 features/              folder of the frozen features of an RNN classifier or tagger, if it has any
 task.json              task and its settings
@@ -16,9 +16,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
+import numpy as np
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.locate import (
@@ -30,19 +30,30 @@ from regard.checkpoint.locate import (
     retry_while_replaced,
     verify,
 )
-from regard.checkpoint.model_dir import FamilyConfig, check_weights, expected_shapes, publish_model, read_tensor_entries
+from regard.checkpoint.model_dir import (
+    FamilyConfig,
+    ShapeReader,
+    check_weights,
+    expected_shapes,
+    publish_model,
+    read_tensor_entries,
+)
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
-from regard.config.rnn_models import ElmoConfig, MemoryNetworkConfig, RnnClassifierConfig, RnnTaggerConfig
+from regard.components import FAMILIES
+from regard.config.rnn_models import MemoryNetworkConfig
 from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
+from regard.registry import resolve
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEATURES = "features"
 VOCABULARY = "vocabulary.json"
 STORY_TASK = "story-qa"
 _MAX_SIZE = 2**24  # of any size in a config
 ConfigType = TypeVar("ConfigType", bound=Config)
-RnnTextConfig = TypeVar("RnnTextConfig", ElmoConfig, RnnClassifierConfig, RnnTaggerConfig)
 
 
 class NativeConfig(FamilyConfig, Protocol):
@@ -51,6 +62,19 @@ class NativeConfig(FamilyConfig, Protocol):
     def to_dict(self) -> dict[str, Any]:
         """The config as plain JSON values."""
         ...
+
+
+class TextModelConfig(NativeConfig, Protocol):
+    """Config of a model with a vocabulary of its own."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    def summary(self) -> str: ...
+
+
+TextConfig = TypeVar("TextConfig", bound=TextModelConfig)
 
 
 def native_type(family: str) -> str:
@@ -62,9 +86,18 @@ def native_type(family: str) -> str:
     return f"regard-{family.replace('_', '-')}"
 
 
-RNN_TEXT_TYPES = {native_type(kind().family): kind for kind in (ElmoConfig, RnnClassifierConfig, RnnTaggerConfig)}
-MEMORY_NETWORK_TYPES = {native_type(MemoryNetworkConfig().family): MemoryNetworkConfig}
-_RNN_TEXT_FILES = (CONFIG, weights.FILE, TOKENIZER, TASK_FILE)
+def native_family(model_type: object) -> str:
+    """Family of a model type of our own; empty for another type, or for a family that is not known.
+
+    >>> native_family("regard-memory-network"), native_family("bert")
+    ('memory_network', '')
+    """
+    if not isinstance(model_type, str) or not model_type.startswith(native_type("")):
+        return ""
+    return next((family for family in FAMILIES if native_type(family) == model_type), "")
+
+
+_TEXT_MODEL_FILES = (CONFIG, weights.FILE, TOKENIZER, TASK_FILE)
 
 
 def save_native(
@@ -91,6 +124,7 @@ def save_native(
         card=card,
         extra_files=extra_files,
         weight_files=weight_files,
+        config=config,
     )
 
 
@@ -100,22 +134,24 @@ def copy_native(source: str | Path, out: Path, names: Iterable[str]) -> None:
     atomic.write_folder(out, {name: (path / name).read_bytes() for name in names if (path / name).exists()})
 
 
-def read_native_config(hf_config: Mapping[str, Any], types: Mapping[str, type[ConfigType]], where: str) -> ConfigType:
-    """Config of a `config.json` of one of these types, with plausible sizes.
+def read_native_config(hf_config: Mapping[str, Any], config_type: type[ConfigType], where: str) -> ConfigType:
+    """Config of a `config.json` of our own type, with plausible sizes; one of another class than asked for is an error.
 
-    >>> from regard.config.rnn_models import MemoryNetworkConfig
-    >>> hf_config = {"model_type": "mine", "regard": {"hops": 2}}
-    >>> read_native_config(hf_config, {"mine": MemoryNetworkConfig}, "config.json").hops
+    >>> hf_config = {"model_type": "regard-memory-network", "regard": {"hops": 2}}
+    >>> read_native_config(hf_config, Config, "config.json").hops
     2
     """
     model_type = hf_config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in types:
-        raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; must be {' or '.join(types)}")
+    family = native_family(model_type)
+    config_class = resolve(FAMILIES[family].config) if family else None
+    if config_class is None or not issubclass(config_class, config_type):
+        allowed = [native_type(name) for name in FAMILIES if issubclass(resolve(FAMILIES[name].config), config_type)]
+        raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; must be {' or '.join(allowed)}")
     values = hf_config.get("regard")
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{where}: regard must be an object, not {values!r:.60}")
     try:
-        config = types[model_type].from_dict(values, where=where)
+        config: ConfigType = config_class.from_dict(values, where=where)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     too_large = [size for size in _iterate_numbers(config.to_dict()) if size > _MAX_SIZE]
@@ -133,10 +169,10 @@ def _iterate_numbers(values: Mapping[str, Any]) -> Iterator[float]:
             yield value
 
 
-def read_native_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
+def read_native_weights(path: Path, config: FamilyConfig, read_shapes: ShapeReader = expected_shapes) -> weights.Arrays:
     """Read a model's weights after comparing names and shapes with the config."""
     entries = read_tensor_entries(path)
-    expected = expected_shapes(config)
+    expected = read_shapes(config)
     missing = [name for name in expected if name not in entries]
     if missing:
         raise CheckpointError(f"{path}: weights: {len(missing)} are missing, {', '.join(missing[:5])} among them")
@@ -146,15 +182,15 @@ def read_native_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path}: weights: {name} has shape {list(stored_shape)}, {CONFIG} asks for {list(shape)}"
             )
-    tensors = weights.read_entries({name: entries[name] for name in expected})
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    arrays = weights.read_arrays({name: entries[name] for name in expected})
+    return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)
-class LoadedRnnText(Generic[RnnTextConfig]):
-    """Content of the folder of an ELMo, RNN classifier or RNN tagger."""
+class LoadedTextModel(Generic[TextConfig]):
+    """Content of the folder of a model with a vocabulary of its own: ELMo, an RNN, a plugin's family."""
 
-    config: RnnTextConfig
+    config: TextConfig
     weights: dict[str, Tensor]  # float32
     tokenizer: Tokenizer
     metadata: dict[str, Any]  # task.json
@@ -162,9 +198,9 @@ class LoadedRnnText(Generic[RnnTextConfig]):
     path: Path  # folder it was read from
 
 
-def save_rnn_text(
+def save_text_model(
     folder: str | Path,
-    config: ElmoConfig | RnnClassifierConfig | RnnTaggerConfig,
+    config: NativeConfig,
     model_weights: Mapping[str, Tensor],
     *,
     tokenizer: Tokenizer,
@@ -172,27 +208,28 @@ def save_rnn_text(
     metadata: Mapping[str, Any],
     card: str,
 ) -> None:
-    """Write an ELMo, RNN classifier or RNN tagger atomically."""
+    """Write a model with a vocabulary of its own atomically."""
     extra_files = {TOKENIZER: tokenizer.to_json().encode()}
     save_native(folder, config, model_weights, task=task, metadata=metadata, card=card, extra_files=extra_files)
 
 
-def load_rnn_text(folder: str | Path, config_type: type[RnnTextConfig], task: str) -> LoadedRnnText[RnnTextConfig]:
-    """Load and validate an ELMo, RNN classifier or RNN tagger; one for another task is rejected."""
-    return retry_while_replaced(Path(folder), lambda path: _load_rnn_text(path, config_type, task))
+def load_text_model(folder: str | Path, config_type: type[TextConfig], task: str) -> LoadedTextModel[TextConfig]:
+    """Load and validate a model with a vocabulary of its own; one for another task, or of another config, is rejected.
+
+    `config_type` is the config class of a family, or a base class of several.
+    """
+    return retry_while_replaced(Path(folder), lambda path: _load_text_model(path, config_type, task))
 
 
-def _load_rnn_text(folder: Path, config_type: type[RnnTextConfig], task: str) -> LoadedRnnText[RnnTextConfig]:
+def _load_text_model(folder: Path, config_type: type[TextConfig], task: str) -> LoadedTextModel[TextConfig]:
     path = resolve_model_path(folder)
     metadata = read_task(path, task)
-    types = {native_type(config_type().family): config_type}
-    config = read_native_config(atomic.read_json(path / CONFIG), types, str(path / CONFIG))
-    verify(path, _RNN_TEXT_FILES)
-    model_weights = read_native_weights(path, config)
+    config: Any = read_native_config(atomic.read_json(path / CONFIG), config_type, str(path / CONFIG))  # type: ignore[type-var]
+    verify(path, _TEXT_MODEL_FILES)
+    model_weights = weights.to_tensors(read_native_weights(path, config))
     tokenizer = read_tokenizer(path / TOKENIZER)
-    vocab_size = config.vocab_size if isinstance(config, ElmoConfig) else config.encoder.vocab_size
-    check_vocabulary(path, tokenizer, vocab_size)
-    return LoadedRnnText(
+    check_vocabulary(path, tokenizer, config.vocab_size)
+    return LoadedTextModel(
         config,
         model_weights,
         tokenizer=tokenizer,
@@ -213,7 +250,7 @@ def _digest(path: Path) -> str:
 
 def copy_features(source: str | Path, folder: str | Path) -> None:
     """Copy the folder of the features into that of a classifier or tagger, which can be moved as a whole then."""
-    copy_native(source, Path(folder) / FEATURES, (*_RNN_TEXT_FILES, CARD))
+    copy_native(source, Path(folder) / FEATURES, (*_TEXT_MODEL_FILES, CARD))
 
 
 @dataclass(frozen=True)
@@ -249,11 +286,11 @@ def load_memory_network(folder: str | Path) -> LoadedMemoryNetwork:
 def _load_memory_network(folder: Path) -> LoadedMemoryNetwork:
     path = resolve_model_path(folder)
     metadata = read_task(path, STORY_TASK)
-    config = read_native_config(atomic.read_json(path / CONFIG), MEMORY_NETWORK_TYPES, str(path / CONFIG))
+    config = read_native_config(atomic.read_json(path / CONFIG), MemoryNetworkConfig, str(path / CONFIG))
     verify(path, (CONFIG, weights.FILE, VOCABULARY, TASK_FILE))
     vocabulary = atomic.read_json(path / VOCABULARY)
     words = vocabulary.get("words")
     if not isinstance(words, list) or len(words) != config.vocab_size:
         raise CheckpointError(f"{path / VOCABULARY}: must have {config.vocab_size} words, as {CONFIG} says")
-    model_weights = read_native_weights(path, config)
+    model_weights = weights.to_tensors(read_native_weights(path, config))
     return LoadedMemoryNetwork(config, model_weights, vocabulary=vocabulary, metadata=metadata, path=path)

@@ -1,4 +1,7 @@
-"""Tensors in safetensors files, read only after their header is validated, and a report on a folder's weights."""
+"""Tensors in safetensors files, read only after their header is validated, and a report on a folder's weights.
+
+A model's weights are read as float32 NumPy arrays, without torch: what computes them may be the engine.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.checkpoint.atomic import Content
 from regard.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -24,8 +29,22 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 _MAX_HEADER_BYTES = 8 << 20
 _MAX_TENSORS = 20_000
 _LENGTH_BYTES = 8  # the header's length, at the start of a file
-_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),  # as bits: NumPy has no bf16
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
 _FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -35,10 +54,13 @@ class TensorEntry:
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    offset: int  # of its first byte in the file
 
 
 def serialize_tensors(tensors: Mapping[str, Tensor]) -> Content:
     """Writer of the tensors as a safetensors file, with the metadata that other tools expect."""
+    import safetensors.torch
+
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return lambda sink: sink.write(safetensors.torch.save(contiguous, metadata={"format": "pt"}))
 
@@ -51,6 +73,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names and values of float32 tensors.
 
+    >>> import torch
     >>> digest_tensors({"a": torch.zeros(2)})[:8]
     '50edc262'
     """
@@ -63,32 +86,37 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """Read names, dtypes and shapes of a safetensors file after validating its header."""
-    header, data_bytes = _read_json_header(path)
+    header, data_bytes, data_offset = _read_json_header(path)
     if not isinstance(header, dict) or len(header) > _MAX_TENSORS:
         raise _invalid_file_error(path, f"its header is not a table of at most {_MAX_TENSORS} tensors")
     header.pop("__metadata__", None)
-    spans = sorted(_read_span(path, name, entry) for name, entry in header.items())
-    starts = [start for start, _ in spans]
-    ends = [0, *(end for _, end in spans)]
+    spans = {name: _read_span(path, name, entry) for name, entry in header.items()}
+    starts = [start for start, _ in sorted(spans.values())]
+    ends = [0, *(end for _, end in sorted(spans.values()))]
     if starts != ends[:-1] or ends[-1] != data_bytes:
         raise _invalid_file_error(path, "its tensors do not fill the file without gaps")
-    return {name: TensorEntry(path, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+    return {
+        name: TensorEntry(path, entry["dtype"], shape=tuple(entry["shape"]), offset=data_offset + spans[name][0])
+        for name, entry in header.items()
+    }
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file in their own dtypes, as copies in memory."""
     read_header(path)
+    import safetensors.torch
+
     try:
         return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path).items()}
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise _invalid_file_error(path, str(error)) from None
 
 
-def read_float_tensors(entries: Mapping[str, TensorEntry], names: Iterable[str]) -> dict[str, Tensor]:
-    """Read the named tensors, which must have a float dtype."""
+def read_float_arrays(entries: Mapping[str, TensorEntry], names: Iterable[str]) -> Arrays:
+    """Read the named tensors, which must have a float dtype, as float32."""
     selected = {name: entries[name] for name in names}
     check_dtypes(selected)
-    return read_entries(selected)
+    return read_arrays(selected)
 
 
 def check_dtypes(entries: Mapping[str, TensorEntry]) -> None:
@@ -98,24 +126,62 @@ def check_dtypes(entries: Mapping[str, TensorEntry]) -> None:
             raise CheckpointError(f"{name} is stored as {entry.dtype}: F32, F16 and BF16 are read")
 
 
-def read_entries(entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
-    """Read the tensors of these entries from their files; all values must be finite."""
-    tensors = {}
-    for path in sorted({entry.file for entry in entries.values()}):
-        try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                for name in [name for name, entry in entries.items() if entry.file == path]:
-                    tensors[name] = file.get_tensor(name)
-        except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise _invalid_file_error(path, str(error)) from None
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+def read_arrays(entries: Mapping[str, TensorEntry]) -> Arrays:
+    """Read the tensors of these entries from their files, floats as float32; all values must be finite.
+
+    float32 stays in the page cache: an array is a private map of the file until it is changed.
+    """
+    files = {path: _map_file(path) for path in sorted({entry.file for entry in entries.values()})}
+    arrays = {name: _read_array(files[entry.file], entry) for name, entry in entries.items()}
+    for name, array in arrays.items():
+        if not _is_finite(array):
             raise CheckpointError(f"{entries[name].file}: {name} holds values that are not finite numbers")
-    return {name: tensors[name] for name in entries}
+    return arrays
 
 
-def _read_json_header(path: Path) -> tuple[Any, int]:
-    """Read the JSON header of a safetensors file, and the number of bytes after it."""
+def _map_file(path: Path) -> Array:
+    try:
+        return np.memmap(path, dtype=np.uint8, mode="c")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+
+
+def _read_array(data: Array, entry: TensorEntry) -> Array:
+    dtype = _DTYPES[entry.dtype]
+    end = entry.offset + math.prod(entry.shape) * dtype.itemsize
+    if end > len(data):
+        raise _invalid_file_error(entry.file, "it was shortened while it was read")
+    values = np.asarray(data[entry.offset : end]).view(dtype)
+    if entry.dtype == "BF16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    elif entry.dtype in _FLOAT_DTYPES:
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is rejected
+            values = values.astype(np.float32, copy=False)
+    return np.require(values, requirements="A").reshape(entry.shape)
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all values are finite; where their sum is, they are, which is faster to find out."""
+    if array.dtype != np.float32:
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(array.sum()) or np.isfinite(array).all())
+
+
+def to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Tensors that share the memory of these arrays."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    """Arrays that share the memory of these tensors."""
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _read_json_header(path: Path) -> tuple[Any, int, int]:
+    """Read the JSON header of a safetensors file; also return the number of bytes after it, and their offset."""
     try:
         if path.exists() and not path.is_file():
             raise _invalid_file_error(path, "it is no file")
@@ -134,7 +200,8 @@ def _read_json_header(path: Path) -> tuple[Any, int]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise _invalid_file_error(path, "its header is not JSON") from None
-    return header, file_bytes - _LENGTH_BYTES - header_bytes
+    data_offset = _LENGTH_BYTES + header_bytes
+    return header, file_bytes - data_offset, data_offset
 
 
 def _read_span(path: Path, name: str, entry: Any) -> tuple[int, int]:
@@ -142,7 +209,7 @@ def _read_span(path: Path, name: str, entry: Any) -> tuple[int, int]:
     try:
         start, end = entry["data_offsets"]
         shape = entry["shape"]
-        item_bytes = _ITEM_BYTES[entry["dtype"]]
+        item_bytes = _DTYPES[entry["dtype"]].itemsize
         is_valid = all(type(size) is int and size >= 0 for size in (start, end, *shape))
         if is_valid and end - start == math.prod(shape) * item_bytes:
             return start, end

@@ -13,6 +13,7 @@ from typing import TextIO
 import click
 
 from regard import __version__
+from regard.cli.renamed import replacement
 from regard.errors import RegardError, nearest
 from regard.registry import PluginWarning
 
@@ -110,8 +111,7 @@ def _run_command(arguments: Sequence[str], command: click.Command, program: str)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.NoSuchOption as error:
-        suggestion = nearest(error.option_name, error.possibilities or ())
-        return _report_usage_error(f"no such option: {error.option_name}{suggestion}", error)
+        return _report_usage_error(_describe_unknown_option(error), error)
     except click.UsageError as error:
         return _report_usage_error(_in_our_style(error.format_message()), error)
     except RegardError as error:
@@ -126,6 +126,20 @@ def _run_command(arguments: Sequence[str], command: click.Command, program: str)
             raise
         _print_error(f"unexpected {type(error).__name__}: {_first_line(error)}\n  {_save_traceback(error)}")
         return 1
+
+
+def _describe_unknown_option(error: click.NoSuchOption) -> str:
+    """Name the option that replaced it, or the nearest one of the command."""
+    option = error.option_name.partition("=")[0]
+    if error.ctx is not None:
+        _, _, command = error.ctx.command_path.partition(" ")
+        options = {
+            name for parameter in error.ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+        new_name = replacement(command, option)
+        if new_name in options:
+            return f"{option} is now {new_name}"
+    return f"no such option: {error.option_name}{nearest(error.option_name, error.possibilities or ())}"
 
 
 def _report_usage_error(message: str, error: click.UsageError) -> int:

@@ -14,6 +14,7 @@ from regard.cli.output import json_line, note, print_result, show_progress, writ
 from regard.cli.texts import ENCODING, TextInput
 from regard.config.data import ReadConfig
 from regard.errors import UsageError
+from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve, usage_hint
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ A story is a file with one sentence per line, plain or numbered as in the bAbI t
 each hop to its sentences. Without QUESTIONS, those of the file are answered, each from the sentences before it.
 
 \b
-  regard answer runs/qa --passage notes.txt "Who was Jim Henson?"
-  regard answer runs/qa --passage notes.txt --in questions.txt --json
+  regard answer runs/answers --passage notes.txt "Who was Jim Henson?"
+  regard answer runs/answers --passage notes.txt --in questions.txt --json
   regard answer runs/babi --story story.txt "Where is the apple?"
-  regard answer runs/babi --story story.txt --json < questions.txt
+  regard answer runs/babi --story story.txt --json < story-questions.txt
   regard answer runs/babi --story story.txt "Where is the apple?" --page apple.html
 """
 MAX_WIDTH = 110  # terminal columns
@@ -45,11 +46,11 @@ MIN_SCORE = 0.0005  # alternatives below it are not printed
     [
         MODEL_ARGUMENT,
         click.Argument(["questions"], nargs=-1, metavar="[QUESTION]…"),
-        Option(["--passage"], metavar="FILE", help="text file that contains the answers"),
-        Option(["--in", "source"], metavar="FILE", help="read the questions from this file, one per line"),
-        Option(["--story"], metavar="FILE", help="story file, one sentence per line"),
-        Option(["--best", "top_k"], type=click.IntRange(1), default=3, help="answers shown per question [default: 3]"),
-        Option(["--page"], metavar="FILE", help="write a page with the attention of each hop"),
+        Option(["--passage"], metavar="FILE", help="Text file that contains the answers."),
+        Option(["--in", "source"], metavar="FILE", help="Read the questions from this file, one per line."),
+        Option(["--story"], metavar="FILE", help="Story file, one sentence per line."),
+        Option(["--top-k"], type=click.IntRange(1), default=3, help="Answers shown per question. [default: 3]"),
+        Option(["--page"], metavar="FILE", help="Write a page with the attention of each hop."),
         ENCODING,
         *ENGINE_OPTIONS,
     ],
@@ -203,7 +204,7 @@ def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]
     return [*separator, escape_invisible(answer.question), line, "", *table]
 
 
-@evaluator("--out", "--unseen", *(flag for flag in TEXT_FLAGS if flag != "--precision"))
+@evaluator("--out", "--metric", "--unknown-answers", *(flag for flag in TEXT_FLAGS if flag != "--precision"))
 def evaluate_stories(test: TestSet) -> None:
     """Evaluate on story files, each a task: error rates, and how often attention is on the supporting sentences."""
     from regard.data.babi import read_stories
@@ -211,13 +212,13 @@ def evaluate_stories(test: TestSet) -> None:
 
     stories = read_stories(test.files, test.read_config)
     model = load_stories(test.folder, **test.load_options)
-    scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "refuse")
+    scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "error", metrics=test.metrics)
     if test.out:
         write_lines(test.out, predictions)
-    print_result(scores.to_dict(), scores.lines(), test.as_json)
+    print_result(scores.to_dict(), [*scores.lines(), *test.metric_lines(scores.metrics)], test.as_json)
 
 
-@evaluator("--backend", "--out", *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", *TEXT_FLAGS)
 def evaluate_answers(test: TestSet) -> None:
     """Evaluate on SQuAD files: exact match and F1."""
     from regard.data.squad import read_squad
@@ -231,7 +232,7 @@ def evaluate_answers(test: TestSet) -> None:
     if test.out:
         pairs = zip(questions.examples, answers, strict=True)
         write_lines(test.out, (json_line({"id": example.name, **answer.to_dict()}) for example, answer in pairs))
-    scores = model.evaluate(questions, answers)
-    metrics = [f"{key.replace('_', ' ')} {scores[key]:.2f} %" for key in scores if key.endswith(("exact", "f1"))]
+    scores = model.evaluate(questions, answers, metrics=test.metrics)
+    metrics = [METRICS[name].format_value(value) for name, value in scores.items() if name in METRICS]
     lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.truncation_report.format()]
     print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)

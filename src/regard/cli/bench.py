@@ -8,6 +8,7 @@ import click
 
 from regard.cli.options import Option, verb
 from regard.cli.output import align_columns, note, print_result
+from regard.config.settings import AUTO
 from regard.errors import UsageError
 
 HELP = """Measure throughput and latency of MODEL on this machine, by backend, precision and number of threads.
@@ -27,18 +28,28 @@ for representative figures.
     HELP,
     [
         click.Argument(["model"], metavar="MODEL"),
-        Option(["--texts"], metavar="FILE", help="measure on the lines of this file [default: synthetic texts]"),
-        Option(["--backend", "backends"], metavar="LIST", default="", help="engine, torch or both [default: both]"),
+        Option(["--texts"], metavar="FILE", help="Measure on the lines of this file. [default: synthetic texts]"),
+        Option(
+            ["--backend", "backends"],
+            metavar="LIST",
+            default="",
+            help="Inference backends: engine, torch or both. [default: both]",
+        ),
         Option(
             ["--precision", "precisions"],
             metavar="LIST",
             default="",
-            help="any of float32, bf16 and int8, separated by commas [default: all that the model supports]",
+            help="Precisions, separated by commas: float32, bf16, int8. [default: all that the model supports]",
         ),
-        Option(["--threads"], metavar="LIST", default="", help="thread counts, as in 1,2,4 [default: all cores]"),
-        Option(["--rounds"], type=click.IntRange(1), help="measured rounds [default: 5; with --quick 3]"),
-        Option(["--count"], type=click.IntRange(1), help="texts per batch [default: 200; with --quick 32]"),
-        Option(["--quick"], is_flag=True, help="fewer texts and rounds"),
+        Option(
+            ["--threads"],
+            metavar="LIST",
+            default="auto",
+            help="Thread counts, as in 1,2,4; auto: all cores. [default: auto]",
+        ),
+        Option(["--rounds"], type=click.IntRange(1), help="Timed rounds. [default: 5; with --quick 3]"),
+        Option(["--count"], type=click.IntRange(1), help="Texts per batch. [default: 200; with --quick 32]"),
+        Option(["--quick"], is_flag=True, help="Fewer texts and rounds."),
     ],
 )
 def bench(
@@ -83,6 +94,8 @@ def _split_list(text: str) -> list[str]:
 
 
 def _parse_thread_counts(text: str) -> Sequence[int]:
+    if text == AUTO:
+        return []
     try:
         return [int(count) for count in _split_list(text)]
     except ValueError:

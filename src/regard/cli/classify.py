@@ -32,7 +32,7 @@ A text longer than the model's limit is read in windows. In a pair of texts, a t
 
 @text_verb(
     HELP,
-    [Option(["--all", "all_labels"], is_flag=True, help="print the probability of every label"), *ENGINE_OPTIONS],
+    [Option(["--all", "all_labels"], is_flag=True, help="Print the probability of every label."), *ENGINE_OPTIONS],
 )
 def classify(context: click.Context, folder: str, inputs: TextInput, all_labels: bool, **load_options: Any) -> None:
     """Print a label for each text."""
@@ -81,20 +81,22 @@ def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> s
     return f"{label}\t{label.probability:.4f}"
 
 
-@evaluator("--backend", "--out", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)
 def evaluate_labels(test: TestSet) -> None:
     """Evaluate a classifier: accuracy with its confidence interval, macro-F1 and the confusion matrix."""
     from regard.data.labelled import read_labelled
-    from regard.pipeline.loaders import load_classifier
+    from regard.pipeline.classification import ClassificationPipeline
+    from regard.pipeline.load import load
 
-    model = load_classifier(test.folder, **test.load_options)
+    model = load(test.folder, **test.load_options)
+    assert isinstance(model, ClassificationPipeline)
     examples = read_labelled(test.files, _with_label_separator(test.read_config, model))
     examples.label_matrix(model.labels)  # raises for an unknown label before anything is computed
     batches = (list(model.stream(*_select(examples, window))) for window in iter_windows(range(len(examples))))
     predictions = list(show_progress(batches, len(examples), "texts"))
     if test.out:
         write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in predictions))
-    scores = model.evaluate(examples, predictions)
+    scores = model.evaluate(examples, predictions, metrics=test.metrics)
     if test.errors:
         from regard.report.error_analysis import analyse_errors, errors_page
 
@@ -105,6 +107,7 @@ def evaluate_labels(test: TestSet) -> None:
         lines = _format_single_label(scores, model.labels, model.truncation_report)
     else:
         lines = _format_multi_label(scores, model.truncation_report)
+    lines += test.metric_lines(scores)
     print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)
 
 
@@ -139,7 +142,7 @@ def _format_single_label(scores: dict[str, Any], labels: Sequence[str], account:
 def _format_multi_label(scores: dict[str, Any], account: TruncationReport) -> list[str]:
     return [
         f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
-        f"all labels right {scores['exact']:.2f} %",
+        f"all labels right {scores['exact_match']:.2f} %",
         *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_label"].items()]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
         account.format(),

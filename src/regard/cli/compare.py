@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from regard.cli.model_options import READ_OPTIONS
-from regard.cli.options import Option, changed_settings, verb
+from regard.cli.options import AutoNumber, Option, changed_settings, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.config.data import ReadConfig
 from regard.config.runs import TranslateRun
@@ -21,7 +21,7 @@ by source length, loss curves, and the attention of every model on one sentence.
 
 \b
   regard compare train.de train.en --test test.de test.en --arch gru:none,gru:additive,transformer --out report
-  regard compare runs/a runs/b --test test.en test.de --out report
+  regard compare runs/en-de runs/mine --test test.en test.de --out report
 """
 
 
@@ -29,38 +29,51 @@ by source length, loss curves, and the attention of every model on one sentence.
     HELP,
     [
         click.Argument(["inputs"], nargs=-1, required=True, metavar="FILES… | RUNS…"),
-        Option(["--out"], metavar="FOLDER", required=True, help="folder for the report and for the runs it trains"),
+        Option(["--out"], metavar="FOLDER", required=True, help="Folder for the report and for the runs it trains."),
         Option(
             ["--arch"],
             metavar="LIST",
-            help="architectures to train, separated by commas: transformer, or CELL:ATTENTION with cell lstm or gru "
-            "and attention none, additive, dot, bilinear, concat or hard",
+            help="Architectures to train, separated by commas: transformer, or CELL:ATTENTION with cell lstm or gru "
+            "and attention none, additive, dot, bilinear, concat or hard.",
         ),
         Option(
-            ["--task"], type=click.Choice(["translate"]), default="translate", help="training task [default: translate]"
+            ["--task"],
+            type=click.Choice(["translate"]),
+            default="translate",
+            help="Training task. [default: translate]",
         ),
-        Option(["--valid"], multiple=True, metavar="FILE", help="validation data for training; otherwise held out"),
+        Option(["--valid"], multiple=True, metavar="FILE", help="Validation data for training; otherwise held out."),
         Option(
-            ["--test", "--on", "test"],
+            ["--test"],
             multiple=True,
             metavar="FILE",
-            help="test data of the comparison [default: the validation data]",
+            help="Test data of the comparison. [default: the validation data]",
         ),
-        Option(["--text"], metavar="TEXT", help="sentence whose attention is shown [default: one of the test set]"),
+        Option(["--text"], metavar="TEXT", help="Sentence whose attention is shown. [default: one of the test set]"),
         Option(
             ["--minutes"],
             type=click.FloatRange(0, min_open=True),
             default=10.0,
-            help="training time of each model [default: 10]",
+            help="Training time of each model in minutes. [default: 10]",
         ),
-        Option(["--preset"], metavar="NAME", default="auto", help="size of the models [default: by the data]"),
         Option(
-            ["--seed"], type=click.IntRange(0), default=1, help="seed of data order, dropout and weights [default: 1]"
+            ["--preset"],
+            metavar="NAME",
+            default="auto",
+            help="Model size; auto: by the size of the data. [default: auto]",
         ),
-        Option(["--threads"], type=click.IntRange(0), default=0, help="number of threads; 0: all cores [default: 0]"),
+        Option(
+            ["--seed"], type=click.IntRange(0), default=1, help="Seed of data order, dropout and weights. [default: 1]"
+        ),
+        Option(
+            ["--threads"],
+            type=AutoNumber(click.IntRange(1)),
+            default="auto",
+            help="Number of threads; auto: all cores. [default: auto]",
+        ),
         *(option for option in READ_OPTIONS if getattr(option, "path", "") not in ("text", "label")),
     ],
-    greedy=("--valid", "--test", "--on"),
+    greedy=("--valid", "--test"),
 )
 def compare(
     context: click.Context,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import Option, verb
 from regard.cli.output import print_result
 
@@ -16,30 +17,30 @@ albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a model on 
   regard convert runs/en-de out/ --to huggingface
   regard convert runs/en-de fast/ --to ctranslate2
   regard convert runs/mood out/ --to onnx
-  regard convert any/huggingface/folder out/
+  regard convert bert-base-uncased out/
   regard convert runs/en-de small/ --precision int8
   regard convert runs/en-de quick/ --precision int8 --shortlist train.en train.de
 """
-FORMATS = "huggingface: for transformers; ctranslate2: for CTranslate2; onnx: for ONNX runtimes; regard: our own format"
+FORMATS = "Format: huggingface (transformers), ctranslate2, onnx, or regard (our own)."
 
 
 @verb(
     HELP,
     [
-        click.Argument(["folder"], metavar="MODEL"),
+        MODEL_ARGUMENT,
         click.Argument(["out"], metavar="OUT"),
-        Option(["--to", "format"], default="huggingface", metavar="LAYOUT", help=f"{FORMATS} [default: huggingface]"),
+        Option(["--to", "format"], default="huggingface", metavar="FORMAT", help=f"{FORMATS} [default: huggingface]"),
         Option(
             ["--precision"],
             type=click.Choice(["float32", "bf16", "int8"]),
-            help="pack weights for the engine in this precision; translation models, encoders and causal models",
+            help="Pack weights for the engine in this precision; translation models, encoders and causal models.",
         ),
         Option(
             ["--shortlist"],
             multiple=True,
             metavar="FILES…",
-            help="parallel text for a lexicon that limits the output vocabulary of each sentence: faster; the loss in "
-            "quality is reported",
+            help="Parallel text for a lexicon that limits the output vocabulary of each sentence: faster; the loss in "
+            "quality is reported.",
         ),
     ],
     greedy=("--shortlist",),

@@ -15,7 +15,7 @@ from regard.errors import DataError, UsageError
 
 READ_OPTIONS = knob_options(ReadConfig, section="Reading files")
 OUTPUT_FILES = "one file of two columns (.tsv, .jsonl; .gz too) or two parallel files"
-OUT = Option(["--out"], multiple=True, required=True, metavar="FILE …", help=f"output: {OUTPUT_FILES}")
+OUT = Option(["--out"], multiple=True, required=True, metavar="FILE …", help=f"Output: {OUTPUT_FILES}.")
 
 CHECK = """Report counts, lengths, repeated and suspicious pairs of FILES, and their overlap with other splits.
 
@@ -28,12 +28,12 @@ CLEAN = """Write the pairs of FILES that pass the filters: not repeated, not too
   regard data clean train.en train.de --exclude test.en test.de --out clean.en clean.de
   regard data clean pairs.csv --ratio 3 --max-words 100 --out pairs.tsv
 """
-JOIN = """Join one to --most pairs of FILES to a row, for training and testing on texts of many lengths.
+JOIN = """Join one to --max-pairs pairs of FILES to a row, for training and testing on texts of many lengths.
 
 Each pass uses every pair once and joins other pairs.
 
 \b
-  regard data join train.en train.de --most 5 --passes 3 --out long.en long.de
+  regard data join train.en train.de --max-pairs 5 --passes 3 --out long.en long.de
 """
 MAKE = """Generate synthetic pairs: dates, numbers (extra `made`), spoken, copy, reverse or sort.
 
@@ -47,12 +47,14 @@ Each target belongs to one split, so that no test pair occurs in training data.
 
 
 def _split_option(name: str, noun: str) -> Option:
-    return Option([f"--{name}"], multiple=True, metavar="FILE …", help=f"{noun}: two parallel files or one")
+    return Option(
+        [f"--{name}"], multiple=True, metavar="FILE …", help=f"{noun}: two parallel files, or one with two columns."
+    )
 
 
 @verb(
     CHECK,
-    [FILES, _split_option("valid", "validation split"), _split_option("test", "test split"), *READ_OPTIONS],
+    [FILES, _split_option("valid", "Validation split"), _split_option("test", "Test split"), *READ_OPTIONS],
     greedy=("--valid", "--test"),
 )
 def check(
@@ -74,17 +76,17 @@ def check(
     [
         FILES,
         OUT,
-        Option(["--min-words"], type=click.IntRange(0), default=1, help="minimum words of each side [default: 1]"),
-        Option(["--max-words"], type=click.IntRange(1), default=250, help="maximum words of each side [default: 250]"),
+        Option(["--min-words"], type=click.IntRange(0), default=1, help="Minimum words of each side. [default: 1]"),
+        Option(["--max-words"], type=click.IntRange(1), default=250, help="Maximum words of each side. [default: 250]"),
         Option(
             ["--ratio"],
             type=float,
             default=0.0,
-            help="maximum length ratio of the two sides, relative to the usual ratio; 0: any [default: 0]",
+            help="Maximum length ratio of the two sides, relative to the mean ratio; 0 allows any. [default: 0]",
         ),
-        Option(["--keep-repeated"], is_flag=True, help="keep repeated pairs"),
-        Option(["--drop-identical"], is_flag=True, help="drop pairs with identical sides"),
-        _split_option("exclude", "split whose source texts are dropped"),
+        Option(["--keep-repeated"], is_flag=True, help="Keep repeated pairs."),
+        Option(["--drop-identical"], is_flag=True, help="Drop pairs with identical sides."),
+        _split_option("exclude", "Split whose source texts are dropped"),
         *READ_OPTIONS,
     ],
     greedy=("--out", "--exclude"),
@@ -129,25 +131,29 @@ def clean(
     [
         click.Argument(["kind"], metavar="dates|numbers|spoken|copy|reverse|sort"),
         OUT,
-        Option(["--count"], type=click.IntRange(0), default=10_000, help="number of pairs [default: 10000]"),
-        Option(["--seed"], type=click.IntRange(0), default=1, help="random seed [default: 1]"),
+        Option(["--count"], type=click.IntRange(0), default=10_000, help="Number of pairs. [default: 10000]"),
+        Option(["--seed"], type=click.IntRange(0), default=1, help="Random seed. [default: 1]"),
         Option(
             ["--split"],
             type=click.Choice(["train", "valid", "test", "all"]),
             default="train",
-            help="split: one target in twenty is for validation, one in twenty for testing [default: train]",
+            help="Split to generate; a twentieth of the targets is for validation, one for testing. [default: train]",
         ),
         Option(
             ["--languages"],
             default="",
             metavar="CODES",
-            help="for dates and numbers: de,fr,… [default: about twenty languages]",
+            help="Languages of dates and numbers, as in de,fr. [default: about twenty languages]",
         ),
-        Option(["--alignment"], metavar="FILE", help="for spoken: write word alignments here, 0-0 1-2 … per line"),
+        Option(
+            ["--alignment"],
+            metavar="FILE",
+            help="Write the word alignments of spoken here, one line per pair: 0-0 1-2 …",
+        ),
         Option(
             ["--lengths"],
             metavar="LOW-HIGH",
-            help="for copy, reverse and sort: range of letters per row [default: 3-12]",
+            help="Range of letters per row of copy, reverse and sort. [default: 3-12]",
         ),
     ],
     greedy=("--out",),
@@ -191,9 +197,9 @@ def _parse_range(text: str | None) -> tuple[int, int] | None:
     [
         FILES,
         OUT,
-        Option(["--most", "max_pairs"], type=click.IntRange(1), default=5, help="maximum pairs in a row [default: 5]"),
-        Option(["--passes"], type=click.IntRange(1), default=1, help="passes over the pairs [default: 1]"),
-        Option(["--seed"], type=click.IntRange(0), default=1, help="random seed of the joins [default: 1]"),
+        Option(["--max-pairs"], type=click.IntRange(1), default=5, help="Maximum pairs in a row. [default: 5]"),
+        Option(["--passes"], type=click.IntRange(1), default=1, help="Passes over the pairs. [default: 1]"),
+        Option(["--seed"], type=click.IntRange(0), default=1, help="Random seed of the joins. [default: 1]"),
         *READ_OPTIONS,
     ],
     greedy=("--out",),

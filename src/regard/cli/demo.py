@@ -30,15 +30,20 @@ minute on an idle machine, later on a busy one. A second call shows the trained 
             ["--out"],
             default="runs/demo",
             metavar="FOLDER",
-            help="folder for data, model and page [default: runs/demo]",
+            help="Folder for data, model and page. [default: runs/demo]",
         ),
         Option(
             ["--minutes"],
             type=click.FloatRange(min=0, min_open=True),
             metavar="X",
-            help="limit of the training time, in minutes [default: 5]",
+            help="Limit of the training time, in minutes. [default: 5]",
         ),
-        Option(["--seconds"], type=click.FloatRange(min=0, min_open=True), metavar="X", help="the same in seconds"),
+        Option(
+            ["--seconds"],
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="X",
+            help="Limit of the training time, in seconds.",
+        ),
     ],
 )
 def demo(context: click.Context, out: str, minutes: float | None, seconds: float | None, as_json: bool) -> None:

@@ -9,8 +9,9 @@ import click
 
 from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import HELP_ALL, Option, changed_settings, dotted_options, verb
-from regard.cli.train import ADVANCED, train_and_report
+from regard.cli.train import ADVANCED, in_help_order, train_and_report
 from regard.cli.train import FLAGS as TRAIN_FLAGS
+from regard.cli.train import SECTIONS as TRAIN_SECTIONS
 from regard.config.runs import build_run, run_config_class
 from regard.config.settings import Knob
 from regard.errors import CheckpointError, UsageError
@@ -25,17 +26,17 @@ teacher: how much of the score remains, and how many times as fast it is.
 Ctrl-C finishes the step and saves a checkpoint; the same command resumes.
 
 \b
-  regard distil runs/mood reviews.csv --layers 3 --out runs/mood-small
-  regard distil runs/names names.conll --layers 2 --valid dev.conll --test test.conll --out runs/names-small
-  regard distil runs/answers squad.json --layers 3 --minutes 20 --out runs/answers-small
+  regard distil runs/mood reviews.csv --student-layers 3 --out runs/mood-small
+  regard distil runs/names names.conll --student-layers 2 --valid dev.conll --test test.conll --out runs/names-small
+  regard distil runs/answers squad.json --student-layers 3 --minutes 20 --out runs/answers-small
 """
 
 SHARED_FLAGS = ("fine_tuning.test", "fine_tuning.seeds", "fine_tuning.class_weights")
 FLAGS = {
-    "distillation.student_layers": "--layers",
+    "distillation.student_layers": "--student-layers",
     "distillation.temperature": "--temperature",
-    "distillation.label_weight": "--truth",
-    "distillation.hidden_weight": "--hidden",
+    "distillation.label_weight": "--label-weight",
+    "distillation.hidden_weight": "--hidden-weight",
     **{
         path: flag
         for path, flag in TRAIN_FLAGS.items()
@@ -44,7 +45,7 @@ FLAGS = {
 }
 # key of task.json → path of a setting
 TEACHER_SETTINGS = {"max_length": "data.max_length", "label_separator": "data.read.label_separator"}
-SECTIONS = {"distillation.": "Student", "training.": "Training", "data.read.": "Reading files", "": "Run"}
+SECTIONS = {"distillation.": "Student", **TRAIN_SECTIONS}
 GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # of settings that distillation reads
 SKIPPED = (
     "data.train",
@@ -62,7 +63,9 @@ def _student_knobs() -> Iterable[Knob]:
     return [knob for path, knob in knobs.items() if path.startswith(GROUPS)]
 
 
-OPTIONS = dotted_options(_student_knobs(), flags=FLAGS, sections=SECTIONS, negated={}, skip=SKIPPED, advanced=ADVANCED)
+OPTIONS = dotted_options(
+    in_help_order(_student_knobs()), flags=FLAGS, sections=SECTIONS, skip=SKIPPED, advanced=ADVANCED
+)
 
 
 @verb(
@@ -75,7 +78,7 @@ OPTIONS = dotted_options(_student_knobs(), flags=FLAGS, sections=SECTIONS, negat
             metavar="FOLDER",
             required=True,
             section="Run",
-            help="run directory of the student; an unfinished run is resumed",
+            help="Run directory of the student; an unfinished run is resumed.",
         ),
         *sorted(OPTIONS, key=lambda option: getattr(option, "section", "") != "Student"),
         HELP_ALL,
@@ -87,7 +90,9 @@ def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str
     """Train a student."""
     settings = changed_settings(context)
     if not settings.get("distillation.student_layers"):
-        raise UsageError("the number of the student's layers is missing: add --layers N, fewer than its teacher has")
+        raise UsageError(
+            "the number of the student's layers is missing: add --student-layers N, fewer than its teacher has"
+        )
     task, metadata = read_teacher(folder)
     inherited = {path: metadata[name] for name, path in TEACHER_SETTINGS.items() if metadata.get(name)}
     config = build_run(task, {**inherited, **settings, "pretrained": folder, "data.train": list(files)})

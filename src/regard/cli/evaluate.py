@@ -26,22 +26,23 @@ from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.errors import UsageError
+from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve, usage_hint
 
 
-@evaluator(*TEXT_FLAGS)
+@evaluator("--metric", *TEXT_FLAGS)
 def evaluate_elmo(test: TestSet) -> None:
     """Perplexity of running text, forward and backward."""
     from regard.data.documents import read_documents
     from regard.pipeline.loaders import load_features
 
     model = load_features(test.folder, **test.load_options)
-    scores = model.evaluate(read_documents(test.files, test.read_config))
+    scores = model.evaluate(read_documents(test.files, test.read_config), metrics=test.metrics)
     line = (
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens: perplexity {scores['perplexity']:.2f} "
         f"(forward {scores['perplexity_forward']:.2f}, backward {scores['perplexity_backward']:.2f})"
     )
-    print_result(scores, [line], test.as_json)
+    print_result(scores, [line, *test.metric_lines(scores)], test.as_json)
 
 
 HELP = """Evaluate a model on FILES.
@@ -50,13 +51,14 @@ Translation: BLEU, chrF and TER of the translated source side against the target
 95 % interval, macro-F1 and the confusion matrix; --errors writes a page of error analysis. Token classification (CoNLL
 columns): strict F1 of entities. Question answering (SQuAD format): exact match and F1. Memory networks (bAbI format,
 each file a task): error rate, and how often attention is highest on the supporting sentences. Language models, causal
-or masked: perplexity on plain text.
+or masked: perplexity on plain text. --metric adds others by name.
 
 \b
   regard evaluate runs/en-de test.en test.de
   regard evaluate runs/en-de test.tsv --beam 8 --out hypotheses.de --json
   regard evaluate runs/en-de test.en test.de --precision int8
   regard evaluate runs/mood test.csv --errors mistakes.html
+  regard evaluate runs/mood test.csv --metric mcc --metric weighted_f1
   regard evaluate runs/names test.conll
   regard evaluate runs/answers squad-dev.json
   regard evaluate runs/bert test.txt
@@ -64,7 +66,7 @@ or masked: perplexity on plain text.
 """
 PAIR_FLAGS = ("--format", "--source", "--target", "--no-header", "--delimiter")
 DECODING_FLAGS = tuple(option.opts[0] for option in DECODING_OPTIONS)
-METRIC_NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "chrF", "ter": "TER"}
+SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
 
 
 @verb(
@@ -72,15 +74,21 @@ METRIC_NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower-cased", "chrf": "
     [
         MODEL_ARGUMENT,
         FILES,
-        Option(["--out"], metavar="FILE", help="write the predictions here"),
+        Option(["--out"], metavar="FILE", help="Write the predictions here."),
+        Option(
+            ["--metric", "metrics"],
+            multiple=True,
+            metavar="NAME",
+            help="Further metric, such as mcc, weighted_f1 or chrf; may be repeated.",
+        ),
         SPLIT,
         ENSEMBLE,
-        Option(["--errors"], metavar="FILE", help="write a page of error analysis of a classifier here"),
+        Option(["--errors"], metavar="FILE", help="Write a page of error analysis of a classifier here."),
         Option(
-            ["--unseen", "unknown_answers"],
+            ["--unknown-answers"],
             type=click.Choice(UNKNOWN_ANSWERS),
-            default="refuse",
-            help="answers that never occur in training: refuse them, or count them as wrong [default: refuse]",
+            default="error",
+            help="Answers that never occur in training: raise an error, or count them as wrong. [default: error]",
         ),
         *READ_OPTIONS,
         *DECODING_OPTIONS,
@@ -92,6 +100,7 @@ def evaluate(
     folder: str,
     files: tuple[str, ...],
     out: str | None,
+    metrics: tuple[str, ...],
     split: bool,
     ensemble: tuple[str, ...],
     unknown_answers: str,
@@ -101,6 +110,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model by its task."""
     from regard.checkpoint.model_dir import folder_task
+    from regard.tasks.scoring import Scoring
 
     task = folder_task(folder)
     evaluate_model = resolve(TASKS[task].evaluate)
@@ -108,6 +118,8 @@ def evaluate(
         raise UsageError(f"{folder}: a model for the task {task!r}, which cannot be evaluated{usage_hint(task)}")
     flags = getattr(evaluate_model, "flags", TEXT_FLAGS)
     reject_other_options(context, flags, f"{folder}, a model for the task {task!r}")
+    if metrics:
+        Scoring(task, metrics).check()
     test = TestSet(
         folder,
         files,
@@ -120,6 +132,7 @@ def evaluate(
         ensemble=ensemble,
         split=split,
         decoding=changed_settings(context, DecodingConfig),
+        metrics=metrics,
     )
     evaluate_model(test)
 
@@ -132,11 +145,12 @@ def _torch_options(folder: str, task: str, load_options: dict[str, Any]) -> dict
     return {**options, "precision": options["precision"] or "float32"}
 
 
-@evaluator("--backend", "--out", "--split", "--ensemble", *PAIR_FLAGS, *TEXT_FLAGS, *DECODING_FLAGS)
+@evaluator("--backend", "--out", "--metric", "--split", "--ensemble", *PAIR_FLAGS, *TEXT_FLAGS, *DECODING_FLAGS)
 def evaluate_translation(test: TestSet) -> None:
     """Translate the source side and compare with the target side."""
     from regard.data.pairs import read_pairs
-    from regard.tasks.metrics import scores_by_length, translation_scores
+    from regard.tasks.metrics import scores_by_length
+    from regard.tasks.scoring import Scoring, translation_scores
 
     pairs = read_pairs(test.files, test.read_config)
     model = load_translation_pipeline(test.folder, test.load_options, test.ensemble)
@@ -144,14 +158,18 @@ def evaluate_translation(test: TestSet) -> None:
     hypotheses = [str(translation) for translation in show_progress(batches, len(pairs), "sentences")]
     if test.out:
         write_lines(test.out, hypotheses)
-    scores = translation_scores(hypotheses, pairs.target)
+    scores = translation_scores(hypotheses, pairs.target, Scoring(model.task_name, test.metrics))
     groups = scores_by_length(pairs.source, hypotheses, pairs.target)
-    metrics = [[name, f"{scores[key]:.2f}", scores[f"{key}_signature"]] for key, name in METRIC_NAMES.items()]
+    metrics = [
+        [METRICS[name].field_name, METRICS[name].format.format(scores[name]), scores[f"{name}_signature"]]
+        for name in SHOWN_METRICS
+    ]
     by_length = [[group["words"], f"{group['sentences']:,}", f"BLEU {group['bleu']:.2f}"] for group in groups]
     lines = [
         f"{len(pairs):,} sentences, exact match {scores['exact_match']:.1f} %",
         *align_columns(metrics),
         "by source words:",
         *(f"  {line}" for line in align_columns(by_length)),
+        *test.metric_lines(scores),
     ]
     print_result({**scores, "by_length": groups}, lines, test.as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.model_options import TORCH_OPTIONS
+from regard.cli.model_options import MODEL_ARGUMENT, TORCH_OPTIONS
 from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result
 from regard.cli.see import read_passage, read_record, read_story_file
@@ -23,7 +23,7 @@ HELP = """Draw one view of a model's attention on TEXT; the name of the file sel
 Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Views:
 
 \b
-  look     lines between tokens; --row selects one token
+  look     lines between tokens; --token selects one
   heads    small multiples of every head
   align    attention matrix: rows attend to columns
   steps    generated tokens and their alternatives; beams: the tree of the beam search
@@ -35,78 +35,88 @@ Without --out the view is printed in the terminal. MODEL may also be a saved rec
 
 \b
   regard figure runs/en-de "Two dogs run in the snow." --view align --words --out figure.svg
-  regard figure runs/en-de "Two dogs run." --view look --row dogs --attention encoder.3.self:2 --out dogs.pdf
+  regard figure runs/en-de "Two dogs run." --view look --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
-  regard figure saved.json --view steps
+  regard figure dogs.json --view steps
 """
-VIEW_SECTION = "What it shows"
-LAYOUT_SECTION = "How it looks"
+VIEW_SECTION = "View"
+LAYOUT_SECTION = "Layout"
 
 
 @verb(
     HELP,
     [
-        click.Argument(["folder"], metavar="MODEL"),
+        MODEL_ARGUMENT,
         click.Argument(["text"], required=False, metavar="[TEXT]"),
-        Option(["--view"], default="", metavar="NAME", section=VIEW_SECTION, help="the view [default: by the task]"),
+        Option(
+            ["--view"],
+            default="",
+            metavar="NAME",
+            section=VIEW_SECTION,
+            help="View, as listed above. [default: by the task]",
+        ),
         Option(
             ["--attention"],
             default="",
             metavar="SITE",
             section=VIEW_SECTION,
-            help="attention site, as in decoder.cross, or a head: decoder.2.cross:4 [default: the best]",
+            help="Attention site, as in decoder.cross, or a head: decoder.2.cross:4. [default: the best]",
         ),
         Option(
             ["--layer"],
             type=click.IntRange(0),
             section=VIEW_SECTION,
-            help="layer, counted from 0 [default: that of the best head, or the last]",
+            help="Layer, counted from 0. [default: that of the best head, or the last]",
         ),
         Option(
             ["--head"],
             type=click.IntRange(0),
             section=VIEW_SECTION,
-            help="head, counted from 0 [default: the best, or the mean of all]",
+            help="Head, counted from 0. [default: the best, or the mean of all]",
         ),
-        Option(["--words/--pieces"], default=False, section=VIEW_SECTION, help="merge subwords into words"),
+        Option(["--words/--subwords"], default=False, section=VIEW_SECTION, help="Merge subwords into words."),
         Option(
-            ["--row", "token"],
+            ["--token"],
             metavar="TOKEN",
             section=VIEW_SECTION,
-            help="token of the views look, maths and flow: its text, or its index from 0",
+            help="Token of the views look, maths and flow: its text, or its index from 0.",
         ),
         Option(
             ["--norm"],
             default="raw",
             metavar="NAME",
             section=VIEW_SECTION,
-            help="raw, row (relative to the row's maximum) or content (without special tokens) [default: raw]",
+            help="Weights: raw, row (divided by the row's maximum) or content (without special tokens). [default: raw]",
         ),
-        Option(["--passage"], metavar="FILE", help="passage of a question"),
-        Option(["--story"], metavar="FILE", help="story of a question, one sentence per line"),
-        Option(["--pair"], metavar="TEXT", help="second text of a pair"),
+        Option(["--passage"], metavar="FILE", help="Passage of a question."),
+        Option(["--story"], metavar="FILE", help="Story of a question, one sentence per line."),
+        Option(["--pair"], metavar="TEXT", help="Second text of a pair."),
         Option(
             ["--out"],
             metavar="FILE",
             section=LAYOUT_SECTION,
-            help="output file: .svg, .pdf, .png or .tex [default: print in the terminal]",
+            help="Output file: .svg, .pdf, .png or .tex. [default: print in the terminal]",
         ),
         Option(
             ["--width"],
             default="column",
             metavar="WIDTH",
             section=LAYOUT_SECTION,
-            help="column (84 mm), page (174 mm), or millimetres [default: column]",
+            help="Width: column (84 mm), page (174 mm), or millimetres. [default: column]",
         ),
         Option(
-            ["--theme"], default="light", metavar="NAME", section=LAYOUT_SECTION, help="light or dark [default: light]"
+            ["--theme"],
+            default="light",
+            metavar="NAME",
+            section=LAYOUT_SECTION,
+            help="Theme: light or dark. [default: light]",
         ),
         Option(
             ["--dpi"],
             type=click.IntRange(30, 2400),
             default=300,
             section=LAYOUT_SECTION,
-            help="resolution of a .png in dots per inch [default: 300]",
+            help="Resolution of a .png in dots per inch. [default: 300]",
         ),
         *TORCH_OPTIONS,
     ],

@@ -21,7 +21,7 @@ with the token filled in; with several masks, the predictions for the first mask
 
 \b
   regard fill runs/bert "Paris is the [MASK] of France."
-  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --best 3
+  regard fill bert-base-uncased "The [MASK] sat on the [MASK]." --top-k 3
   regard fill runs/bert --in masked.txt --json
 """
 
@@ -29,7 +29,7 @@ with the token filled in; with several masks, the predictions for the first mask
 @text_verb(
     HELP,
     [
-        Option(["--best", "top_k"], type=click.IntRange(1, 1000), default=5, help="tokens per mask [default: 5]"),
+        Option(["--top-k"], type=click.IntRange(1, 1000), default=5, help="Predictions per mask. [default: 5]"),
         *TORCH_OPTIONS,
     ],
 )
@@ -75,14 +75,14 @@ def format_filled_text(filled: FilledText, index: int, as_json: bool) -> str:
     )
 
 
-@evaluator(*TEXT_FLAGS)
+@evaluator("--metric", *TEXT_FLAGS)
 def evaluate_masked_lm(test: TestSet) -> None:
     """Perplexity of masked tokens of running text."""
     from regard.data.documents import read_documents
     from regard.pipeline.loaders import load_filler
 
     documents = read_documents(test.files, test.read_config)
-    scores = load_filler(test.folder, **test.load_options).evaluate(documents)
+    scores = load_filler(test.folder, **test.load_options).evaluate(documents, metrics=test.metrics)
     lines = [
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them masked: "
         f"perplexity {scores['perplexity']:.2f}"
@@ -94,4 +94,4 @@ def evaluate_masked_lm(test: TestSet) -> None:
         )
     if "next_accuracy" in scores:
         lines.append(f"next-sentence accuracy: {scores['next_accuracy']:.1f} %")
-    print_result(scores, lines, test.as_json)
+    print_result(scores, [*lines, *test.metric_lines(scores)], test.as_json)

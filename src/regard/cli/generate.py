@@ -81,7 +81,7 @@ def _format_json(generation: Generation, index: int, sample: int, prompt: str) -
             "text": str(generation),
             "tokens": len(generation.ids),
             "finished": generation.finished,
-            "logp": round(generation.logprob, 4),
+            "logprob": round(generation.logprob, 4),
             "cut": generation.truncated,
         }
     )
@@ -95,17 +95,18 @@ def _note_unused_prompt(generation: Generation) -> None:
         note(f"{generation.unknown:,} tokens of the prompt are unknown to the model")
 
 
-@evaluator("--backend", *TEXT_FLAGS)
+@evaluator("--backend", "--metric", *TEXT_FLAGS)
 def evaluate_causal_lm(test: TestSet) -> None:
     """Loss of running text per token and per character, and perplexity."""
     from regard.data.documents import read_documents
     from regard.pipeline.loaders import load_generator
 
     model = load_generator(test.folder, **test.load_options)
-    scores = model.evaluate(read_documents(test.files, test.read_config, model.task.get("document", "file")))
+    documents = read_documents(test.files, test.read_config, model.task.get("document", "file"))
+    scores = model.evaluate(documents, metrics=test.metrics)
     line = (
         f"{scores['documents']:,} documents, {scores['tokens']:,} tokens of {scores['characters']:,} characters: "
         f"{scores['loss']:.4f} nats per token, {scores['loss_per_character']:.4f} per character, "
         f"perplexity {scores['perplexity']:.2f}"
     )
-    print_result(scores, [line], test.as_json)
+    print_result(scores, [line, *test.metric_lines(scores)], test.as_json)

@@ -38,28 +38,28 @@ ENDINGS = (".html", ".json", ".tsv")
         MODEL_ARGUMENT,
         FILES,
         Option(
-            ["--metric"], default="", metavar="NAME", help="metric of importance [default: loss, or the task's own]"
+            ["--metric"], default="", metavar="NAME", help="Metric of importance. [default: loss, or the task's own]"
         ),
         Option(
             ["--sample"],
             type=click.IntRange(1),
             metavar="N",
-            help="examples to evaluate [default: as many as time allows, at most 1,000]",
+            help="Examples to evaluate. [default: as many as time allows, at most 1,000]",
         ),
         Option(
             ["--minutes"],
             type=click.FloatRange(0.05),
             default=4.0,
-            help="time limit, unless --sample is set [default: 4]",
+            help="Time limit, unless --sample is set. [default: 4]",
         ),
         Option(
             ["--alignment"],
             metavar="FILE",
-            help="gold word alignments (0-0 1-2 …), one line per pair: adds the alignment error of heads",
+            help="Gold word alignments (0-0 1-2 …), one line per pair: adds the alignment error of heads.",
         ),
-        Option(["--sort"], default="importance", metavar="COLUMN", help="sort column [default: importance]"),
-        Option(["--all", "all_heads"], is_flag=True, help="show all heads, not only the first 20"),
-        Option(["--out"], metavar="FILE", help="write the table here: .html (a page), .tsv or .json"),
+        Option(["--sort"], default="importance", metavar="COLUMN", help="Sort column. [default: importance]"),
+        Option(["--all", "all_heads"], is_flag=True, help="Show all heads, not only the first 20."),
+        Option(["--out"], metavar="FILE", help="Write the table here: .html (a page), .tsv or .json."),
         *READ_OPTIONS,
         *TORCH_OPTIONS,
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import verb
 from regard.cli.output import print_result
 
@@ -16,7 +17,7 @@ For a run, also show how far training is and how to resume it.
 """
 
 
-@verb(HELP, [click.Argument(["folder"], metavar="MODEL")])
+@verb(HELP, [MODEL_ARGUMENT])
 def info(context: click.Context, folder: str, as_json: bool) -> None:
     """Print the description of a folder."""
     from regard.report.info import describe_folder

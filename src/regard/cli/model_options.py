@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from regard.cli.options import ABLATE, Option, knob_options
+from regard.cli.options import ABLATE, AutoNumber, Option, knob_options
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
+from regard.metric_table import METRICS
 
 if TYPE_CHECKING:
     from regard.pipeline.translation import TranslationPipeline
@@ -23,10 +24,17 @@ FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
 SPLIT = Option(
     ["--split"],
     is_flag=True,
-    help="split each text into sentences first; without it a row is one sentence, as in training",
+    help="Split each text into sentences first; without it a row is one sentence, as in training.",
 )
-ENSEMBLE = Option(["--ensemble"], multiple=True, metavar="MODEL", help="another model of the ensemble; may be repeated")
-DECODING_OPTIONS = knob_options(DecodingConfig, section="Search (defaults are those saved with the model)")
+ENSEMBLE = Option(
+    ["--ensemble"], multiple=True, metavar="MODEL", help="Another model of the ensemble; may be repeated."
+)
+SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+SEARCH = tuple(knob.path for knob in DecodingConfig.knobs() if knob.path not in SAMPLING)
+DECODING_OPTIONS = [
+    *knob_options(DecodingConfig, section="Search (defaults are those saved with the model)", skip=SAMPLING),
+    *knob_options(DecodingConfig, section="Sampling", skip=SEARCH),
+]
 RANKING_OPTIONS = [
     option
     for option in DECODING_OPTIONS
@@ -34,36 +42,50 @@ RANKING_OPTIONS = [
 ]
 READ_OPTIONS = knob_options(ReadConfig, section="Reading files")
 TORCH_OPTIONS: list[click.Parameter] = [
-    Option(["--device"], default="cpu", section="Computing", help="cpu, cuda, cuda:1 or mps [default: cpu]"),
+    Option(
+        ["--device"],
+        default="cpu",
+        section="Computing",
+        metavar="NAME",
+        help="Device: cpu, cuda, cuda:1 or mps. [default: cpu]",
+    ),
     Option(
         ["--precision"],
         type=click.Choice(["float32", "bf16"]),
         default="float32",
         section="Computing",
-        help="precision of weights and activations [default: float32]",
+        help="Precision of weights and activations. [default: float32]",
     ),
     Option(
         ["--threads"],
-        type=click.IntRange(0),
-        default=0,
+        type=AutoNumber(click.IntRange(1)),
+        default="auto",
         section="Computing",
-        help="number of threads; 0: all cores [default: 0]",
+        help="Number of threads; auto: all cores. [default: auto]",
     ),
     ABLATE,
 ]
+
+
+def _none_if_auto(context: click.Context, option: click.Parameter, value: str) -> str | None:
+    return None if value == "auto" else value
+
+
 ENGINE_OPTIONS: list[click.Parameter] = [  # for the models that the engine runs, too
     Option(
         ["--backend"],
         type=click.Choice(["auto", "engine", "torch"]),
         default="auto",
         section="Computing",
-        help="inference backend; auto: the engine where it is available and supports the model [default: auto]",
+        help="Inference backend; auto: the engine where it is available and supports the model. [default: auto]",
     ),
     Option(
         ["--precision"],
-        type=click.Choice(["float32", "bf16", "int8"]),
+        type=click.Choice(["auto", "float32", "bf16", "int8"]),
+        default="auto",
+        callback=_none_if_auto,
         section="Computing",
-        help="precision; int8 needs the engine and is fastest [default: that of the model; float32 after training]",
+        help="Precision; int8 needs the engine; auto: that of the model, float32 after training. [default: auto]",
     ),
     *(option for option in TORCH_OPTIONS if option.name != "precision"),
 ]
@@ -80,14 +102,19 @@ class TestSet:
     as_json: bool
     out: str | None = None  # file for the predictions
     errors: str | None = None  # page about a classifier's errors
-    unknown_answers: str = "refuse"  # what to do with answers to stories that never occur in training
+    unknown_answers: str = "error"  # what to do with answers to stories that never occur in training
     ensemble: tuple[str, ...] = ()  # further translation models
     split: bool = False  # whether texts to translate are split into sentences
     decoding: Mapping[str, Any] = field(default_factory=dict)  # settings of the search
+    metrics: tuple[str, ...] = ()  # names of further metrics
+
+    def metric_lines(self, scores: Mapping[str, Any]) -> list[str]:
+        """Lines of the further metrics, for reading."""
+        return [METRICS[name].format_value(scores[name]) for name in self.metrics]
 
 
 Evaluate = Callable[[TestSet], None]
-TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--off", "--json")
+TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--ablate", "--json")
 COLUMN_FLAGS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
 
 
@@ -122,10 +149,11 @@ def load_translation_pipeline(
     """Load the pipeline of a folder, or of an ensemble."""
     from regard.attention.intervention import active_intervention
     from regard.cli.output import note
+    from regard.engine.backend import HybridTranslator
     from regard.pipeline.load import load_translator
 
     model = load_translator(folder, ensemble=ensemble, **load_options)
-    if model.engines and active_intervention() is not None:
+    if active_intervention() is not None and isinstance(model.backends[0], HybridTranslator):
         note("heads are ablated: torch computes in float32, as the engine cannot ablate heads")
     gc.freeze()  # the model stays: repeated garbage collection over its objects takes time
     return model

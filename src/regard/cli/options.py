@@ -9,14 +9,39 @@ from typing import Any
 
 import click
 
-from regard.config.settings import Config, Knob
+from regard.config.settings import AUTO, Config, Knob
 from regard.errors import UsageError
 
 Flags = Mapping[str, str]  # dotted path → short flag
-OTHER_SETTINGS = "Every other setting (those above have dotted names too: --training.steps is --steps)"
 HELP_ALL_KEY = "regard.help_all"  # in the metadata of a context: the help lists every option
 _FLAG_WIDTH = 30  # longer flags have a line of their own in the help
-_LAST_SECTIONS = ("Options", "Options", OTHER_SETTINGS)  # at the end of the help: the more often listed, the later
+_LAST_SECTION = "Options"
+
+
+class AutoNumber(click.ParamType[float]):
+    """A number in a range, or `auto`, which is 0 in code.
+
+    >>> AutoNumber(click.IntRange(1)).convert("auto", None, None)
+    0
+    """
+
+    name = "number"
+
+    def __init__(self, numbers: click.IntRange | click.FloatRange) -> None:
+        self.numbers = numbers
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """Convert the text of an option."""
+        if value == AUTO:
+            return 0
+        try:
+            return self.numbers.convert(value, parameter, context)
+        except click.BadParameter:
+            noun = "whole number" if isinstance(self.numbers, click.IntRange) else "number"
+            low = "above" if self.numbers.min_open else "from"
+            high = "" if self.numbers.max is None else f" to {self.numbers.max:g}"
+            allowed = f"{AUTO}, or a {noun} {low} {self.numbers.min:g}{high}"
+            self.fail(f"{value!r}: must be {allowed}", parameter, context)
 
 
 class Option(click.Option):
@@ -25,6 +50,13 @@ class Option(click.Option):
     def __init__(self, names: Sequence[str], *, section: str = "Main options", **settings: Any) -> None:
         super().__init__(names, **settings)
         self.section = section
+        if self.metavar is None and not self.is_flag:
+            self.metavar = _type_metavar(self.type)
+
+    def get_help_extra(self, context: click.Context) -> click.types.OptionHelpExtra:
+        """Only whether the option is required: the help has defaults and ranges."""
+        extra = super().get_help_extra(context)
+        return {"required": extra["required"]} if "required" in extra else {}
 
 
 class KnobOption(Option):
@@ -41,6 +73,15 @@ class KnobOption(Option):
     def get_help_record(self, context: click.Context) -> tuple[str, str]:
         """Flag (the short one where there are two) and help with the default."""
         return f"{self.opts[0]} {self.usage}".rstrip(), self.help or ""
+
+
+def _type_metavar(kind: click.ParamType[Any]) -> str:
+    """What stands for a value of a type in the help."""
+    if isinstance(kind, AutoNumber):
+        return f"{_type_metavar(kind.numbers)}|{AUTO}"
+    if isinstance(kind, click.Choice):
+        return "|".join(kind.choices)
+    return {"integer range": "N", "float range": "X", "float": "X", "boolean": "true|false"}.get(kind.name, "TEXT")
 
 
 def max_two_values(arguments: Sequence[str]) -> int:
@@ -85,30 +126,32 @@ class Verb(click.Command):
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        model_section = ""
         models: dict[str, list[str]] = {}  # group of a model's settings → their names
         for parameter in self.get_params(context):
             is_advanced = getattr(parameter, "is_advanced", False)
             if is_advanced and not context.meta.get(HELP_ALL_KEY):
                 continue
             group, _, name = getattr(parameter, "path", "").partition(".")
-            if getattr(parameter, "section", "") == OTHER_SETTINGS and group in self.model_groups:
+            if is_advanced and group in self.model_groups:
                 models.setdefault(group, []).append(name)
+                model_section = getattr(parameter, "section", "")
                 continue
             record = parameter.get_help_record(context)
             if record and not isinstance(parameter, click.Argument):
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
         for group, names in models.items():
             record = (f"--{group}.NAME VALUE", f"{self.model_groups[group]} Names: {', '.join(names)}.")
-            sections.setdefault(OTHER_SETTINGS, []).append(record)
+            sections.setdefault(model_section, []).append(record)
         flags = [flag for records in sections.values() for flag, _ in records]
         width = min(_FLAG_WIDTH, max(map(len, flags)))
-        for name in sorted(sections, key=_LAST_SECTIONS.count):
+        for name in sorted(sections, key=lambda name: name == _LAST_SECTION):
             with formatter.section(name):
                 formatter.write_dl([(flag.ljust(width), text) for flag, text in sections[name]], col_max=width)
 
 
 def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()) -> list[click.Parameter]:
-    """Build an option for each field of a flat config; its flag is the field's name.
+    """Build an option for each field of a flat config; its flag is the field's name, `--no-…` where that is on.
 
     >>> from regard.config.inference import DecodingConfig
     >>> options = knob_options(DecodingConfig, section="Search")
@@ -118,7 +161,8 @@ def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()
     options: list[click.Parameter] = []
     for knob in config.knobs():
         if knob.path not in skip:
-            options += _build_options(knob, "--" + knob.path.replace("_", "-"), "", section)
+            prefix = "--no-" if knob.default is True else "--"
+            options += _build_options(knob, prefix + knob.path.replace("_", "-"), "", section)
     return options
 
 
@@ -127,34 +171,32 @@ def dotted_options(
     *,
     flags: Flags,
     sections: Mapping[str, str],
-    negated: Mapping[str, str],
     skip: Iterable[str] = (),
     advanced: Iterable[str] = (),
 ) -> list[click.Parameter]:
     """Build an option for each knob of a nested config: its dotted path, and a short flag where `flags` has one.
 
-    `sections` maps prefixes of paths to the section of their short flags; the first match counts. `negated` has the
-    help of short flags that turn off a default. Those of `advanced` paths are listed by `--help-all` alone, as are all
-    without a short flag. Paths that begin with one of `skip` have no option.
+    `sections` maps prefixes of paths to sections of the help; the first match counts. Options of `advanced` paths are
+    listed by `--help-all` alone, as are all without a short flag. Paths that begin with one of `skip` have no option.
     """
     options: list[click.Parameter] = []
     for knob in knobs:
         if not knob.path.startswith(tuple(skip)):
             section = next(name for prefix, name in sections.items() if knob.path.startswith(prefix))
             short = flags.get(knob.path, "")
-            options += _build_options(knob, short, f"--{knob.path}", section, negated.get(knob.path, ""))
+            options += _build_options(knob, short, f"--{knob.path}", section)
     for option in options:
         if isinstance(option, KnobOption) and option.path in advanced:
             option.is_advanced = True
     return options
 
 
-def _build_options(knob: Knob, short: str, dotted: str, section: str, negated: str = "") -> list[click.Parameter]:
+def _build_options(knob: Knob, short: str, dotted: str, section: str) -> list[click.Parameter]:
     """Build the option of a knob; a boolean with a short flag has two."""
     if knob.type is bool and short:
         # without a value, the short flag inverts the default; the dotted option takes a value
-        flag = _build_switch(knob, short, section, negated)
-        dotted_twins = _build_options(knob, "", dotted, OTHER_SETTINGS) if dotted else []
+        flag = _build_switch(knob, short, section)
+        dotted_twins = _build_options(knob, "", dotted, section) if dotted else []
         for twin in dotted_twins:
             twin.hidden = True  # type: ignore[attr-defined]  # an option, not an argument
         return [flag, *dotted_twins]
@@ -166,19 +208,19 @@ def _build_options(knob: Knob, short: str, dotted: str, section: str, negated: s
         KnobOption(
             [*names, name if short else f"{name}_dotted"],
             path=knob.path,
-            section=section if short else OTHER_SETTINGS,
+            section=section,
             is_advanced=not short,
             type=_click_type(knob),
             multiple=typing.get_origin(knob.type) is tuple,
             default=None,
             usage=f"[{metavar}]" if knob.bare else metavar,
-            help=f"{knob.help} [{_format_default(knob)}]",
+            help=knob.help + _format_default(knob),
             **bare_flag,
         )
     ]
 
 
-def _build_switch(knob: Knob, flag: str, section: str, negated: str) -> KnobOption:
+def _build_switch(knob: Knob, flag: str, section: str) -> KnobOption:
     """Flag that inverts a boolean's default."""
     return KnobOption(
         [flag, _parameter_name(knob)],
@@ -188,7 +230,7 @@ def _build_switch(knob: Knob, flag: str, section: str, negated: str) -> KnobOpti
         flag_value=not knob.default,
         default=None,
         usage="",
-        help=negated or knob.help,
+        help=knob.negated or knob.help,
     )
 
 
@@ -197,15 +239,21 @@ def _parameter_name(knob: Knob) -> str:
 
 
 def _click_type(knob: Knob) -> click.ParamType[Any]:
-    if knob.choices:
-        return click.Choice(knob.choices)
+    if knob.is_auto:
+        return AutoNumber(_number_range(knob))
+    if knob.choices is not None:
+        return click.Choice(list(knob.choices))
     if knob.type is bool:
         return click.BOOL
+    if knob.type in (int, float):
+        return _number_range(knob)
+    return click.STRING
+
+
+def _number_range(knob: Knob) -> click.IntRange | click.FloatRange:
     if knob.type is int:
         return click.IntRange(_integer_bound(knob.low), _integer_bound(knob.high))
-    if knob.type is float:
-        return click.FloatRange(knob.low, knob.high)
-    return click.STRING
+    return click.FloatRange(knob.low, knob.high, min_open=knob.is_auto)  # 0 is auto in code
 
 
 def _integer_bound(bound: float | None) -> int | None:
@@ -213,23 +261,24 @@ def _integer_bound(bound: float | None) -> int | None:
 
 
 def _metavar(knob: Knob) -> str:
-    if knob.choices:
+    if knob.choices is not None:
         return "|".join(knob.choices)
     if typing.get_origin(knob.type) is tuple:
         return "FILE …"
-    return {bool: "true|false", int: "N", float: "X"}.get(knob.type, "TEXT")
+    metavar = knob.metavar or {bool: "true|false", int: "N", float: "X"}.get(knob.type, "TEXT")
+    return f"{metavar}|{AUTO}" if knob.is_auto else metavar
 
 
 def _format_default(knob: Knob) -> str:
-    """Default as the user would type it, and the range where there is one."""
-    default = f"{knob.default:g}" if isinstance(knob.default, float) else str(knob.default)
+    """Default as the user would type it, with the range where there is one; nothing for an empty default."""
+    default = f"{knob.json_default:g}" if isinstance(knob.json_default, float) else str(knob.json_default)
     if isinstance(knob.default, bool):
         default = default.lower()
-    if knob.default in ("", (), None):
-        default = "none"
     bounds = f"; {knob.low:g} to {knob.high:g}" if knob.low is not None and knob.high is not None else ""
-    bare = f"; without a value: {knob.bare}" if knob.bare else ""
-    return f"default: {default}{bounds}{bare}"
+    parts = [] if knob.default in ("", (), None) else [f"default: {default}{bounds}"]
+    if knob.bare:
+        parts.append(f"without a value: {knob.bare}")
+    return f" [{'; '.join(parts)}]" if parts else ""
 
 
 def changed_settings(context: click.Context, config: type[Config] | None = None) -> dict[str, Any]:
@@ -326,14 +375,14 @@ HELP_ALL = Option(
     expose_value=False,
     callback=_print_help_all,
     section="Options",
-    help="show this message with every setting",
+    help="Show every setting. Short options have dotted names too: --seed is --training.seed.",
 )
 ABLATED_HEADS = "ablated_heads"
 ABLATE = Option(
-    ["--off", ABLATED_HEADS],
+    ["--ablate", ABLATED_HEADS],
     multiple=True,
     metavar="HEAD",
     section="Computing",
-    help="ablate a head, as in encoder.3.self:2, or several separated by commas; a site without a head: all its heads",
+    help="Ablate heads, separated by commas, as in encoder.3.self:2; a site without a head ablates all its heads.",
 )
-JSON = Option(["--json", "as_json"], section="Options", is_flag=True, help="print the result as JSON")
+JSON = Option(["--json", "as_json"], section="Options", is_flag=True, help="Print the result as JSON.")

@@ -93,6 +93,17 @@ def format_metrics(metrics: dict[str, Any]) -> str:
     return ", ".join(f"{name} {score:.4g}" for name, score in metrics.items() if isinstance(score, int | float))
 
 
+def _format_best(data: dict[str, Any]) -> str:
+    """Best value so far of the metric that selects the model.
+
+    >>> _format_best({"metric": "bleu", "metrics": {"loss": 1.5, "bleu": 39.216}})
+    'best BLEU 39.22'
+    """
+    from regard.metric_table import METRICS
+
+    return f"best {METRICS[data['metric']].format_value(data['metrics'][data['metric']])}"
+
+
 def _stop_lines(data: dict[str, Any]) -> list[str]:
     step = f" at {_format_step(data)}" if "step" in data else ""
     line = f"stopped{step} ({data['reason']})"
@@ -157,7 +168,7 @@ class ProgressBarListener:
             self._advance(data)
             return
         if event == "evaluate" and data.get("best"):
-            self._best = f"best BLEU {data['metrics']['bleu']:.2f}" if "bleu" in data["metrics"] else ""
+            self._best = _format_best(data)
         if event in ("stop", "done"):
             self.close()
         for line in format_event(event, data):

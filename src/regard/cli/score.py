@@ -36,7 +36,7 @@ MAX_LOSS = 100  # limits the exponent of the perplexity
     [
         MODEL_ARGUMENT,
         FILES,
-        Option(["--out"], metavar="FILE", help="write here instead of to standard output"),
+        Option(["--out"], metavar="FILE", help="Write here instead of to standard output."),
         SPLIT,
         *READ_OPTIONS,
         *RANKING_OPTIONS,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.model_options import ENGINE_OPTIONS
-from regard.cli.options import Option, changed_settings, knob_options, verb
+from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT
+from regard.cli.options import AutoNumber, Option, changed_settings, knob_options, verb
 from regard.cli.output import json_line, note, print_result
 from regard.config.data import ReadConfig
 from regard.config.inference import RecordConfig
@@ -30,11 +30,11 @@ view), .json (the record).
 \b
   regard see runs/en-de "The animal didn't cross the street because it was too tired."
   regard see runs/en-de "Two dogs run." --out dogs.html
-  regard see bert-base-uncased "The animal was tired." --view heads
-  regard see runs/qa "Who was tired?" --passage notes.txt
-  regard see runs/en-de "Two dogs run." --off encoder.3.self:2 --compare
+  regard see bert-base-uncased "The [MASK] was tired." --view heads
+  regard see runs/answers "Who was tired?" --passage notes.txt
+  regard see runs/en-de "Two dogs run." --ablate encoder.1.self:2 --compare
   regard see runs/mood "A quiet triumph." --attribution --importance
-  regard see runs/en-de --epochs --view compare
+  regard see runs/en-de --epochs
   regard see dogs.json --view align --out dogs.svg
 """
 MAX_SNAPSHOTS = 40  # evaluations of a training run that are shown
@@ -44,41 +44,67 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
 @verb(
     HELP,
     [
-        click.Argument(["folder"], metavar="MODEL"),
+        MODEL_ARGUMENT,
         click.Argument(["text"], required=False, metavar="[TEXT]"),
-        Option(["--passage"], metavar="FILE", help="passage of a question"),
-        Option(["--story"], metavar="FILE", help="story of a question, one sentence per line"),
-        Option(["--pair"], metavar="TEXT", help="second text of a pair"),
+        Option(["--passage"], metavar="FILE", help="Passage of a question."),
+        Option(["--story"], metavar="FILE", help="Story of a question, one sentence per line."),
+        Option(["--pair"], metavar="TEXT", help="Second text of a pair."),
         Option(
             ["--view"],
             default="",
-            help="look, heads, align, steps, maths, place, verdict or flow [default: by the task]",
+            help="Initial view: look, heads, align, steps, maths, place, verdict or flow. [default: by the task]",
         ),
-        Option(["--out"], metavar="FILE", help="output file: .html, .svg, .png, .pdf, .tex or .json"),
-        Option(["--heads"], default="", metavar="NAMES", help="initial heads: encoder.3.self:2, … [default: the best]"),
+        Option(["--out"], metavar="FILE", help="Output file: .html, .svg, .png, .pdf, .tex or .json."),
+        Option(
+            ["--heads"],
+            default="",
+            metavar="NAMES",
+            help="Initial heads, separated by commas: encoder.3.self:2. [default: the best]",
+        ),
         Option(
             ["--layers"],
             default="",
             metavar="NUMBERS",
-            help="layers stored in full in a file; others keep their largest weights [default: all that fit]",
+            help="Layers stored in full, as in 0,3; others keep their largest weights. [default: all that fit]",
         ),
-        Option(["--words"], is_flag=True, help="figures of words instead of tokens"),
-        Option(["--compare"], is_flag=True, help="compare with the same model without ablation"),
+        Option(["--words/--subwords"], default=False, help="Merge subwords into words in a figure."),
         Option(
-            ["--attribution"], is_flag=True, help="add attribution of the prediction, and its agreement with attention"
+            ["--compare"], section="Explanations", is_flag=True, help="Compare with the same model without ablation."
         ),
-        Option(["--importance"], is_flag=True, help="add the importance of each head for this prediction"),
-        Option(["--epochs"], is_flag=True, help="attention on one validation text at each evaluation of a run"),
-        Option(["--beam"], type=click.IntRange(1, 64), help="beam size of a translation model"),
-        Option(["--most"], type=click.IntRange(1), help="tokens that a causal model generates [default: 24]"),
+        Option(
+            ["--attribution"],
+            section="Explanations",
+            is_flag=True,
+            help="Add attribution of the prediction, and its agreement with attention.",
+        ),
+        Option(
+            ["--importance"],
+            section="Explanations",
+            is_flag=True,
+            help="Add the importance of each head for this prediction.",
+        ),
+        Option(
+            ["--epochs"],
+            section="Explanations",
+            is_flag=True,
+            help="Show attention on one validation text at each evaluation of a run.",
+        ),
+        Option(["--beam"], section="Decoding", type=click.IntRange(1, 64), help="Beam size of a translation model."),
+        Option(
+            ["--max-new-tokens"],
+            section="Decoding",
+            type=click.IntRange(1),
+            help="Maximum number of tokens to generate. [default: 24]",
+        ),
         Option(
             ["--port"],
-            type=click.IntRange(0, 65535),
-            default=0,
-            help="port of the server; 0: any free one [default: 0]",
+            section="Server",
+            type=AutoNumber(click.IntRange(1, 65535)),
+            default="auto",
+            help="Port of the server; auto: any free one. [default: auto]",
         ),
-        Option(["--no-browser"], is_flag=True, help="only print the address of the page"),
-        *knob_options(RecordConfig, section="What is kept"),
+        Option(["--no-browser"], section="Server", is_flag=True, help="Only print the address of the page."),
+        *knob_options(RecordConfig, section="Stored data"),
         *ENGINE_OPTIONS,
     ],
 )
@@ -98,11 +124,7 @@ def see(
     **settings: Any,
 ) -> None:
     """Show the attention of a model."""
-    _check_view(view)
-    if out is not None:
-        from regard.view.export import check_ending
-
-        check_ending(out)
+    _check_view(view, out)
     layer_indices = _parse_layers(layers)
     model: _ViewedModel | None = None
     if folder.lower().endswith(".json") and Path(folder).is_file():
@@ -142,7 +164,7 @@ def _record_text(
     story: str | None,
     pair: str | None,
     beam: int | None,
-    most: int | None,
+    max_new_tokens: int | None,
     compare: bool,
     attribution: bool,
     importance: bool,
@@ -151,7 +173,7 @@ def _record_text(
     """Load the model and record its attention on the text."""
     if text is None:
         raise UsageError("the text is missing: write it after the model")
-    decoding = {"beam": beam, "max_new_tokens": most}
+    decoding = {"beam": beam, "max_new_tokens": max_new_tokens}
     model = _ViewedModel(
         folder,
         load_options,
@@ -215,7 +237,7 @@ class _ViewedModel:
         from regard.interpret.record_request import add_explanations, record_request
 
         if compare and not self.ablated_heads:
-            raise UsageError("there is nothing to compare: ablate heads with --off encoder.3.self:2")
+            raise UsageError("there is nothing to compare: ablate heads with --ablate encoder.3.self:2")
         request = self._request(text)
         config = self._record_config(text)
         record = record_request(self.pipeline, request, config, provenance=self.provenance)
@@ -278,12 +300,19 @@ def _with_initial_view(record: Record, view: str, heads: str) -> Record:
     return replace(record, view={**record.view, **state}) if state else record
 
 
-def _check_view(view: str) -> None:
-    from regard.errors import nearest
-    from regard.view.figure import FIGURE_VIEWS
+def _check_view(view: str, out: str | None) -> None:
+    """Raise for an unknown view, or one that is not in the format of the output."""
+    from regard.components import VIEWS
+    from regard.view.export import FIGURES, check_ending
 
-    if view and view not in FIGURE_VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: views are {', '.join(FIGURE_VIEWS)}")
+    if out is not None:
+        check_ending(out)
+    if not view:
+        return
+    is_figure = out is not None and out.lower().endswith(FIGURES)
+    if not (VIEWS[view].draw if is_figure else VIEWS[view].in_page):
+        alternative = "the page shows it" if is_figure else "`regard figure` draws it"
+        raise UsageError(f"the view {view} is not {'a figure' if is_figure else 'in the page'}: {alternative}")
 
 
 def _write_records(

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 HELP = """Compute the similarity of texts: the cosine of their embeddings, from -1 to 1.
 
-Two texts are compared with each other; of more, each with every other. With --among, find the lines of a file that are
+Two texts are compared with each other; of more, each with every other. With --corpus, find the lines of a file that are
 nearest to each TEXT (or to each line of --in); --vectors reuses their embeddings.
 
 \b
   regard similar runs/adapted "A man is eating food." "A man is eating a piece of bread."
-  regard similar runs/adapted "Who paints?" --among notes.txt --best 3
-  regard similar runs/adapted --in questions.txt --among notes.txt --vectors notes.npy
+  regard similar runs/adapted "Who paints?" --corpus notes.txt --top-k 3
+  regard similar runs/adapted --in questions.txt --corpus notes.txt --vectors notes.npy
 """
 
 
@@ -35,11 +35,9 @@ nearest to each TEXT (or to each line of --in); --vectors reuses their embedding
         MODEL_ARGUMENT,
         TEXTS,
         IN,
-        Option(["--among", "corpus"], metavar="FILE", help="search the lines of this file"),
-        Option(["--vectors"], metavar="FILE", help="their embeddings, written by `regard embed --out`"),
-        Option(
-            ["--best", "top_k"], type=click.IntRange(1), default=5, help="nearest lines shown per text [default: 5]"
-        ),
+        Option(["--corpus"], metavar="FILE", help="Search the lines of this file."),
+        Option(["--vectors"], metavar="FILE", help="Embeddings of the corpus, written by `regard embed --out`."),
+        Option(["--top-k"], type=click.IntRange(1), default=5, help="Nearest lines to print per text. [default: 5]"),
         ENCODING,
         *EMBEDDING_OPTIONS,
         *ENGINE_OPTIONS,
@@ -65,10 +63,10 @@ def similar(
     if bool(texts) == bool(source):
         raise UsageError("pass texts as arguments, or a file of them with --in" + (": not both" if texts else ""))
     if vectors and not corpus:
-        raise UsageError("--vectors are the embeddings of the lines of --among: name that file too")
+        raise UsageError("--vectors are the embeddings of the lines of --corpus: name that file too")
     queries = read_lines(source, read_config) if source else list(texts)
     if corpus is None and len(queries) < 2:
-        raise UsageError("one text cannot be compared: pass two, or a file to search with --among")
+        raise UsageError("one text cannot be compared: pass two, or a file to search with --corpus")
     lines = read_lines(corpus, read_config) if corpus else []
     config = EmbeddingConfig().override(changed_settings(context, EmbeddingConfig))
     from regard.pipeline.embedding import nearest_neighbours

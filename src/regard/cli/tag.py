@@ -21,7 +21,7 @@ and end in characters, probability. A model whose tags mark no entities prints e
 
 \b
   regard tag runs/names "Ada Lovelace was born in London."
-  regard tag runs/names --in news.txt --columns --out news.conll
+  regard tag runs/names --in news.txt --conll --out news.conll
   regard tag runs/names --json < news.txt
 """
 
@@ -29,10 +29,12 @@ and end in characters, probability. A model whose tags mark no entities prints e
 @text_verb(
     HELP,
     [
-        Option(["--columns"], is_flag=True, help="print a word and its tag per line, a blank line after each text"),
         Option(
-            ["--words", "is_pretokenized"], is_flag=True, help="texts are pretokenized: split words at white space only"
+            ["--conll"],
+            is_flag=True,
+            help="Print CoNLL columns: a word and its tag per line, a blank line after each text.",
         ),
+        Option(["--pretokenized", "is_pretokenized"], is_flag=True, help="Split words at white space only."),
         *ENGINE_OPTIONS,
     ],
 )
@@ -40,7 +42,7 @@ def tag(
     context: click.Context,
     folder: str,
     inputs: TextInput,
-    columns: bool,
+    conll: bool,
     is_pretokenized: bool,
     **load_options: Any,
 ) -> None:
@@ -56,16 +58,16 @@ def tag(
         load_model,
         lambda model, window: model.stream(window, is_pretokenized=is_pretokenized),
         lambda model, index, tagged: format_tagged_text(
-            tagged, index, columns=columns or not model.has_entities, as_json=inputs.as_json
+            tagged, index, conll=conll or not model.has_entities, as_json=inputs.as_json
         ),
     )
 
 
-def format_tagged_text(tagged: TaggedText, index: int, *, columns: bool, as_json: bool) -> list[str]:
+def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool, as_json: bool) -> list[str]:
     """Format one text: a JSON object, words with tags, or entities."""
     if as_json:
         return [json_line({"number": index, **tagged.to_dict()})]
-    if columns:
+    if conll:
         return [*(f"{word}\t{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)), ""]
     lines = []
     for entity in tagged.entities:
@@ -74,7 +76,7 @@ def format_tagged_text(tagged: TaggedText, index: int, *, columns: bool, as_json
     return lines
 
 
-@evaluator("--backend", "--out", "--text", "--label", *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", "--text", "--label", *TEXT_FLAGS)
 def evaluate_tags(test: TestSet) -> None:
     """Evaluate a tagger: strict F1 of entities, overall and by label."""
     from regard.data.conll import read_tagged
@@ -90,11 +92,14 @@ def evaluate_tags(test: TestSet) -> None:
             lines += [f"{word}\t{tag}" for word, tag in zip(sentence.words, tags, strict=True)]
             lines.append("")
         write_lines(test.out, lines)
-    scores = model.evaluate(examples, predictions)
+    scores = model.evaluate(examples, predictions, metrics=test.metrics)
+    entities = ""
+    if model.has_entities:
+        entities = f"F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall {scores['recall']:.2f} %), "
     summary = [
-        f"{len(examples):,} sentences, F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall "
-        f"{scores['recall']:.2f} %), {scores['accuracy']:.2f} % of the words have the right tag",
+        f"{len(examples):,} sentences, {entities}{scores['accuracy']:.2f} % of the words have the right tag",
         *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_kind"].items()]),
         model.truncation_report.format(),
+        *test.metric_lines(scores),
     ]
     print_result({**scores, "account": model.truncation_report.to_dict()}, summary, test.as_json)

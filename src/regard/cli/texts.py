@@ -20,9 +20,9 @@ from regard.errors import UsageError
 Prediction = TypeVar("Prediction")
 Model = TypeVar("Model")
 TEXTS = click.Argument(["texts"], nargs=-1, metavar="[TEXT]…")
-IN = Option(["--in", "source"], metavar="FILE", help="read the texts from this file, one per line")
-OUT = Option(["--out"], metavar="FILE", help="write here instead of to standard output; .gz is compressed")
-ENCODING = Option(["--encoding"], default="utf-8", help="text encoding of the input [default: utf-8]")
+IN = Option(["--in", "source"], metavar="FILE", help="Read the texts from this file, one per line.")
+OUT = Option(["--out"], metavar="FILE", help="Write here instead of to standard output; .gz is compressed.")
+ENCODING = Option(["--encoding"], default="utf-8", metavar="NAME", help="Text encoding of the input. [default: utf-8]")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from regard.cli.options import HELP_ALL, Option, Verb, changed_settings, dotted_
 from regard.cli.output import note, print_result, progress_listener
 from regard.cli.progress import format_metrics
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with, trained_tasks
+from regard.config.settings import Knob
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
 from regard.registry import TASKS, Task
@@ -22,52 +23,52 @@ if TYPE_CHECKING:
     from regard.training.listeners import Listener
     from regard.training.verdict import Verdict
 
-FLAGS = {
+FLAGS = {  # in the order of the help: the common ones first
     "data.valid": "--valid",
+    "fine_tuning.test": "--test",
+    "fine_tuning.seeds": "--seeds",
+    "data.max_length": "--max-length",
     "pretrained": "--from",
-    "preset": "--preset",
     "architecture": "--arch",
+    "preset": "--preset",
     "seq2seq.cell": "--cell",
     "seq2seq.attention": "--attention",
-    "seq2seq.hard_attention": "--choice",
+    "seq2seq.hard_attention": "--hard-attention",
     "seq2seq.input_feeding": "--input-feeding",
     "memory_network.hops": "--hops",
-    "training.restarts": "--starts",
-    "training.unknown_answers": "--unseen",
-    "fine_tuning.features": "--features",
-    "fine_tuning.seeds": "--seeds",
-    "fine_tuning.test": "--test",
-    "fine_tuning.class_weights": "--weights",
-    "fine_tuning.freeze_encoder": "--frozen",
-    "trainable.freeze": "--freeze",
-    "trainable.layer_lr_decay": "--layer-decay",
-    "lora.rank": "--lora",
-    "documents.document_boundary": "--document",
-    "masking.mask_rate": "--mask-rate",
-    "masking.whole_word_masking": "--whole-words",
-    "masking.next_sentence": "--next-sentence",
-    "masking.words": "--words",
-    "documents.sequence_length": "--row",
     "training.minutes": "--minutes",
-    "training.steps": "--steps",
     "training.epochs": "--epochs",
+    "training.steps": "--steps",
+    "training.metric": "--metric",
     "training.seed": "--seed",
-    "training.batch_tokens": "--batch-tokens",
-    "training.learning_rate": "--learning-rate",
+    "training.restarts": "--restarts",
     "training.patience": "--patience",
-    "training.average_checkpoints": "--average",
+    "training.unknown_answers": "--unknown-answers",
+    "training.average_checkpoints": "--average-checkpoints",
     "training.evaluate_every": "--evaluate-every",
     "training.save_every": "--save-every",
+    "training.learning_rate": "--learning-rate",
+    "training.batch_tokens": "--batch-tokens",
+    "fine_tuning.features": "--features",
+    "fine_tuning.class_weights": "--class-weights",
+    "fine_tuning.freeze_encoder": "--freeze-encoder",
+    "lora.rank": "--lora",
+    "trainable.freeze": "--freeze",
+    "trainable.layer_lr_decay": "--layer-lr-decay",
+    "masking.mask_rate": "--mask-rate",
+    "masking.whole_word_masking": "--whole-word-masking",
+    "masking.next_sentence": "--next-sentence",
+    "documents.document_boundary": "--document-boundary",
+    "documents.sequence_length": "--sequence-length",
     "training.threads": "--threads",
     "training.workers": "--workers",
-    "training.device": "--device",
     "training.precision": "--precision",
+    "training.device": "--device",
     "tokenizer.kind": "--tokenizer",
-    "tokenizer.vocab_size": "--vocabulary",
-    "tokenizer.joint": "--separate",
+    "tokenizer.vocab_size": "--vocab-size",
+    "tokenizer.joint": "--no-joint-vocabulary",
     "tokenizer.extend": "--extend-vocabulary",
-    "data.max_length": "--max-length",
-    "data.read.encoding": "--encoding",
+    "masking.new_vocabulary": "--new-vocabulary",
     "data.read.format": "--format",
     "data.read.source": "--source",
     "data.read.target": "--target",
@@ -77,23 +78,35 @@ FLAGS = {
     "data.read.label_separator": "--label-separator",
     "data.read.no_header": "--no-header",
     "data.read.delimiter": "--delimiter",
+    "data.read.encoding": "--encoding",
     "data.read.lenient": "--lenient",
     "data.read.max_reject": "--max-reject",
 }
-SECTIONS = {
-    "memory_network.": "Memory network",
+COMPUTING = ("threads", "workers", "precision", "device")
+OPTIMIZATION = (
+    *("optimizer", "learning_rate", "muon_learning_rate", "schedule", "warmup_steps", "lr_halving_epochs"),
+    *("weight_decay", "adam_beta", "max_gradient_norm", "label_smoothing", "ema_decay"),
+    *("batch_", "accumulation_"),
+)
+SECTIONS = {  # prefix of settings → section of the help; the first match counts
+    **{f"training.{name}": "Computing" for name in COMPUTING},
+    **{f"training.{name}": "Optimisation" for name in OPTIMIZATION},
     "training.": "Training",
-    "tokenizer.": "Words",
-    "data.read.": "Reading files",
-    "": "Run",
+    **dict.fromkeys(("fine_tuning.test", "fine_tuning.seeds", "fine_tuning.baseline"), "Run"),
+    **dict.fromkeys(("tokenizer.", "masking.new_vocabulary"), "Tokenizer"),
+    **dict.fromkeys(("masking.", "documents."), "Masking and documents"),
+    **dict.fromkeys(("fine_tuning.", "trainable.", "lora.", "passages."), "Fine-tuning"),
+    **dict.fromkeys(("data.read.",), "Reading files"),
+    **dict.fromkeys(("data.",), "Run"),
+    "": "Model",
 }
-NEGATED = {"tokenizer.joint": "a tokenizer per language instead of one for both"}
-
 SKIPPED = ("task", "data.train", "distillation.")  # settings without an option
 ADVANCED = (  # settings with a short flag that only `--help-all` lists
     "training.average_checkpoints",
     "training.evaluate_every",
     "training.save_every",
+    "trainable.layer_lr_decay",
+    "training.workers",
     "data.read.max_reject",
     "data.read.delimiter",
 )
@@ -103,11 +116,13 @@ HELP = """Train a model on your files.
 
 \b
   regard train translate train.en train.de --valid val.en val.de --out runs/en-de
-  regard train classify reviews.csv --from folder/of/a/bert --out runs/mood
+  regard train classify reviews.csv --from bert-base-uncased --out runs/mood
   regard train --recipe recipes/multi30k-en-de.json --out runs/x
-  regard train TASK --help
+  regard train classify --help
 """
-TASK_HELP = """{summary} on FILES: {data}.
+TASK_HELP = """{summary}.
+
+FILES: {data}.
 
 Ctrl-C finishes the step or epoch and saves a checkpoint; the same command resumes.
 
@@ -189,17 +204,16 @@ def train_command(name: str) -> Verb:
             metavar="FOLDER",
             required=True,
             section="Run",
-            help="run directory; an unfinished run is resumed",
+            help="Run directory; an unfinished run is resumed.",
         ),
-        Option(["--recipe"], metavar="FILE", section="Run", help="JSON file with settings, or run.json of a run"),
+        Option(["--recipe"], metavar="FILE", section="Run", help="JSON file with settings, or the run.json of a run."),
         Option(
-            ["--watch"], is_flag=True, section="Run", help="open a page that shows attention while the model trains"
+            ["--watch"], is_flag=True, section="Run", help="Open a page that shows attention while the model trains."
         ),
         *dotted_options(
-            sorted(config.knobs(), key=lambda knob: knob.path.startswith("data.read.")),
+            in_help_order(config.knobs()),
             flags=FLAGS,
             sections=SECTIONS,
-            negated=NEGATED,
             skip=SKIPPED,
             advanced=ADVANCED,
         ),
@@ -215,6 +229,12 @@ def train_command(name: str) -> Verb:
         verb_class=TrainVerb,
     )
     return decorate(call)
+
+
+def in_help_order(knobs: Iterable[Knob]) -> list[Knob]:
+    """Settings in the order of `FLAGS`, those without a short flag last."""
+    order = {path: index for index, path in enumerate(FLAGS)}
+    return sorted(knobs, key=lambda knob: order.get(knob.path, len(order)))
 
 
 def _task_help(name: str, task: Task) -> str:

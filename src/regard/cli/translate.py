@@ -14,7 +14,7 @@ from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
     from regard.decoding.constraints import Constraints
-    from regard.pipeline.translation import Translation
+    from regard.pipeline.translation_result import Translation
 
 HELP = """Translate TEXT, the lines of a file, or standard input line by line, in order.
 
@@ -29,29 +29,34 @@ CONSTRAINTS_SECTION = "Constraints"
 @text_verb(
     HELP,
     [
-        Option(["--align"], is_flag=True, help="add word alignments (0-0 1-2 …) after a tab"),
-        Option(["--no-split"], is_flag=True, help="translate each text as one sentence"),
+        Option(["--align"], is_flag=True, help="Add word alignments (0-0 1-2 …) after a tab."),
+        Option(["--no-split"], is_flag=True, help="Translate each text as one sentence."),
         ENSEMBLE,
-        Option(["--prefix"], metavar="TEXT", section=CONSTRAINTS_SECTION, help="prefix of each translation"),
+        Option(
+            ["--target-prefix"],
+            metavar="TEXT",
+            section=CONSTRAINTS_SECTION,
+            help="Prefix that each translation starts with.",
+        ),
         Option(
             ["--force-word"],
             multiple=True,
             metavar="TEXT",
             section=CONSTRAINTS_SECTION,
-            help="word or phrase that each translation must contain; may be repeated",
+            help="Word or phrase that each translation must contain; may be repeated.",
         ),
         Option(
             ["--forbid-word"],
             multiple=True,
             metavar="TEXT",
             section=CONSTRAINTS_SECTION,
-            help="word or phrase that no translation may contain; may be repeated",
+            help="Word or phrase that no translation may contain; may be repeated.",
         ),
         Option(
             ["--glossary"],
             metavar="FILE",
             section=CONSTRAINTS_SECTION,
-            help="lines of source phrase, tab, target phrase, which is forced where the source contains the first",
+            help="Terms, one per line: source phrase, tab, target phrase that is forced where the source occurs.",
         ),
         *DECODING_OPTIONS,
         *ENGINE_OPTIONS,
@@ -64,7 +69,7 @@ def translate(
     align: bool,
     no_split: bool,
     ensemble: tuple[str, ...],
-    prefix: str | None,
+    target_prefix: str | None,
     force_word: tuple[str, ...],
     forbid_word: tuple[str, ...],
     glossary: str | None,
@@ -74,7 +79,7 @@ def translate(
     options = {
         "split": not no_split,
         "constraints": _build_constraints(force_word, forbid_word, glossary),
-        "prefix": prefix or "",
+        "prefix": target_prefix or "",
         **changed_settings(context),
     }
     process_texts(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from regard.config.rnn_models import ATTENTION_SCORES, CELLS, HARD_ATTENTION
+from regard.config.rnn_models import ATTENTION_SCORES, CELLS
 from regard.errors import UsageError, nearest
+
+HARD = "hard"  # hard attention with the additive score
+_ATTENTIONS = (*ATTENTION_SCORES, HARD)
 
 
 def parse_architecture(text: str) -> dict[str, Any]:
@@ -22,15 +25,22 @@ def parse_architecture(text: str) -> dict[str, Any]:
     if text == "transformer":
         return {"architecture": "transformer"}
     cell, _, attention = text.partition(":")
-    if cell not in CELLS or attention not in ATTENTION_SCORES:
-        allowed = ["transformer", *(f"{cell}:{attention}" for cell, attention in product(CELLS, ATTENTION_SCORES))]
+    if cell not in CELLS or attention not in _ATTENTIONS:
+        allowed = ["transformer", *(f"{cell}:{attention}" for cell, attention in product(CELLS, _ATTENTIONS))]
         raise UsageError(
             f"unknown architecture {text!r}{nearest(text, allowed)}: must be transformer or CELL:ATTENTION, where the "
-            f"cell is one of {', '.join(CELLS)} and the attention one of {', '.join(ATTENTION_SCORES)}"
+            f"cell is one of {', '.join(CELLS)} and the attention one of {', '.join(_ATTENTIONS)}"
         )
+    if attention == HARD:
+        return {
+            "architecture": "rnn",
+            "seq2seq.cell": cell,
+            "seq2seq.attention": "additive",
+            "seq2seq.hard_attention": "straight-through",
+        }
     settings: dict[str, Any] = {"architecture": "rnn", "seq2seq.cell": cell, "seq2seq.attention": attention}
     if attention == "none":
         settings["seq2seq.source_context"] = "every" if cell == "gru" else "start"
-    elif attention != HARD_ATTENTION:
+    else:
         settings["seq2seq.input_feeding"] = "context" if attention == "additive" else "none"
     return settings

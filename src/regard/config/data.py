@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.config.settings import Config, knob
+from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
 TOKENIZER_KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
@@ -14,18 +14,18 @@ TOKENIZER_KINDS = ("bpe", "unigram", "wordpiece", "words", "characters")
 class ReadConfig(Config):
     """How data files are read."""
 
-    encoding: str = knob("utf-8", "Text encoding of the files.")
+    encoding: str = knob("utf-8", "Text encoding of the files.", metavar="NAME")
     format: str = knob(
         "auto", "File format; auto: by the file extension.", choices=("auto", "lines", "tsv", "csv", "jsonl")
     )
-    source: str = knob("", "Column of the source text: a name, or a number from 1.")
-    target: str = knob("", "Column of the target text: a name, or a number from 1.")
-    text: str = knob("", "Column of the text: a name, or a number from 1.")
-    label: str = knob("", "Column of the label: a name, or a number from 1.")
-    pair: str = knob("", "Column of the second text of a text pair: a name, or a number from 1.")
-    label_separator: str = knob("", "Separator between the labels of a multi-label text, such as ;.")
+    source: str = knob("", "Column of the source text: a name, or a number from 1.", metavar="COLUMN")
+    target: str = knob("", "Column of the target text: a name, or a number from 1.", metavar="COLUMN")
+    text: str = knob("", "Column of the text: a name, or a number from 1.", metavar="COLUMN")
+    label: str = knob("", "Column of the label: a name, or a number from 1.", metavar="COLUMN")
+    pair: str = knob("", "Column of the second text of a text pair: a name, or a number from 1.", metavar="COLUMN")
+    label_separator: str = knob("", "Separator between the labels of a multi-label text, such as ';'.")
     no_header: bool = knob(False, "The CSV has no header row.")
-    delimiter: str = knob("", "Column separator of a CSV (default: comma).")
+    delimiter: str = knob("", "Column separator of a CSV; a comma by default.")
     lenient: bool = knob(False, "Write faulty rows to a reject file and continue.")
     max_reject: float = knob(
         1.0, "With --lenient: stop when more than this percentage of rows is rejected.", low=0, high=100
@@ -37,8 +37,10 @@ class TokenizerConfig(Config):
     """How text becomes tokens."""
 
     kind: str = knob("bpe", "Tokenizer type; bpe is byte-level.", choices=TOKENIZER_KINDS)
-    vocab_size: int = knob(0, "Vocabulary size; 0: by the size of the corpus.", low=0)
-    joint: bool = knob(True, "One tokenizer for both languages.")
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: by the size of the corpus.", low=1)
+    joint: bool = knob(
+        True, "One tokenizer for both languages.", negated="Train one tokenizer per language instead of a joint one."
+    )
     normalization: str = knob("NFC", "Unicode normalisation form.", choices=("NFC", "NFKC", "none"))
     lowercase: bool = knob(False, "Lower-case all text.")
     bpe_dropout: float = knob(
@@ -73,7 +75,7 @@ class DocumentConfig(Config):
         choices=("auto", "paragraph", "line", "file"),
     )
     sequence_length: int = knob(
-        0, "Tokens per training sequence; documents are concatenated and split; 0: by the model.", low=0
+        AUTO, "Tokens per training sequence; documents are concatenated and split; auto: by the model.", low=1
     )
 
 
@@ -91,10 +93,8 @@ class MaskingConfig(Config):
     pretraining_dropout: float = knob(
         0.0, "Dropout during pre-training; the saved model has 0.1, for fine-tuning.", low=0, high=0.95
     )
-    words: str = knob(
-        "kept",
-        "With --from: keep its vocabulary, or train a new one and initialise it from the old embeddings.",
-        choices=("kept", "new"),
+    new_vocabulary: bool = knob(
+        False, "With --from: train a new vocabulary, whose embeddings are initialised from the old ones."
     )
 
     def check(self) -> None:

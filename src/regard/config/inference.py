@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.config.settings import Config, knob
+from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
 
@@ -14,11 +14,11 @@ class DecodingConfig(Config):
 
     beam: int = knob(5, "Beam size; 1 is greedy search.", low=1, high=64)
     nbest: int = knob(1, "Translations returned per sentence.", low=1, high=64)
-    length_penalty: float = knob(1.0, "Scores are divided by length to this power.", low=0, high=4)
+    length_penalty: float = knob(1.0, "Exponent of the length by which scores are divided.", low=0, high=4)
     coverage_penalty: float = knob(0.0, "Weight of the coverage penalty (Wu et al. 2016).", low=0, high=10)
     sample: bool = knob(False, "Sample instead of searching.")
     temperature: float = knob(1.0, "Sampling temperature: below 1 is sharper, above 1 is flatter.", low=0.01, high=100)
-    top_k: int = knob(0, "Sample from the k most likely tokens; 0: from all.", low=0)
+    top_k: int = knob(0, "Sample from the k most likely tokens; 0 samples from all.", low=0)
     top_p: float = knob(
         1.0, "Nucleus sampling: sample from the smallest set of tokens with this probability mass.", low=0.0, high=1
     )
@@ -29,10 +29,14 @@ class DecodingConfig(Config):
         low=0,
         high=100,
     )
-    no_repeat_ngram: int = knob(0, "Never repeat n-grams of this size; 0: repetition is allowed.", low=0)
+    no_repeat_ngram: int = knob(0, "Never repeat n-grams of this size; 0 allows repetition.", low=0)
     max_length_a: float = knob(2.0, "Longest translation: a × source tokens + b; this is a.", low=0.1, high=50)
     max_length_b: int = knob(20, "Longest translation: a × source tokens + b; this is b.", low=0)
-    whole_vocabulary: bool = knob(False, "Search the whole vocabulary even where the folder has a shortlist.")
+    shortlist: bool = knob(
+        True,
+        "Search only the shortlist of output tokens, where the model has one.",
+        negated="Search the whole vocabulary even where the model has a shortlist.",
+    )
     batch_tokens: int = knob(2048, "Source tokens per batch.", low=1)
     batch_size: int = knob(64, "Maximum number of sentences per batch.", low=1)
 
@@ -54,11 +58,11 @@ class GenerationConfig(Config):
     samples: int = knob(1, "Continuations per prompt, sampled independently.", low=1, high=1000)
     greedy: bool = knob(False, "Greedy search instead of sampling.")
     temperature: float = knob(1.0, "Sampling temperature: below 1 is sharper, above 1 is flatter.", low=0.01, high=100)
-    top_k: int = knob(0, "Sample from the k most likely tokens; 0: from all.", low=0)
+    top_k: int = knob(0, "Sample from the k most likely tokens; 0 samples from all.", low=0)
     top_p: float = knob(
         1.0, "Nucleus sampling: sample from the smallest set of tokens with this probability mass.", low=0.0, high=1
     )
-    no_repeat_ngram: int = knob(0, "Never repeat n-grams of this size; 0: repetition is allowed.", low=0)
+    no_repeat_ngram: int = knob(0, "Never repeat n-grams of this size; 0 allows repetition.", low=0)
     seed: int = knob(1, "Seed of sampling.", low=0)
 
     def check(self) -> None:
@@ -71,22 +75,22 @@ class EmbeddingConfig(Config):
     """How a text becomes one vector. Settings of the model's folder are the defaults."""
 
     pooling: str = knob(
-        "folder",
-        "Mean or max over all tokens, or the first token (cls); folder: as the model's folder specifies.",
-        choices=("folder", "mean", "cls", "max"),
+        "auto",
+        "Pooling: mean or max over all tokens, or the first token (cls); auto: as the model folder specifies.",
+        choices=("auto", "mean", "cls", "max"),
     )
     normalize: str = knob(
-        "folder",
-        "Normalise embeddings to length 1; folder: as the model's folder specifies.",
-        choices=("folder", "yes", "no"),
+        "auto",
+        "Normalise embeddings to length 1; auto: as the model folder specifies.",
+        choices=("auto", "yes", "no"),
     )
     long_texts: str = knob(
-        "cut",
-        "Texts over the maximum length: truncate with a warning (cut), average windows, or raise an error (refuse).",
-        choices=("cut", "windows", "refuse"),
+        "truncate",
+        "Texts over the maximum length: truncate with a warning, average over windows, or raise an error.",
+        choices=("truncate", "window", "error"),
     )
     max_length: int = knob(
-        0, "Maximum tokens of a text, special tokens included; 0: as the model's folder specifies.", low=0
+        AUTO, "Maximum tokens of a text, special tokens included; auto: as the model folder specifies.", low=1
     )
     batch_tokens: int = knob(1024, "Tokens per batch.", low=1)
 
@@ -104,10 +108,16 @@ class RecordConfig(Config):
         choices=("auto", "weights", "queries"),
     )
     store_qkv: str = knob(
-        "", "Heads whose queries, keys and values are stored for the Maths view: encoder.3.self:2, or best."
+        "",
+        "Heads whose queries, keys and values are stored for the Maths view: encoder.3.self:2, or best.",
+        metavar="HEADS",
     )
     top_k: int = knob(10, "Candidates stored per decoding step.", low=0, high=1000)
-    no_beams: bool = knob(False, "Leave out the beam search tree, which needs a second search.")
+    beam_tree: bool = knob(
+        True,
+        "Store the tree of the beam search, which needs a second search.",
+        negated="Leave out the tree of the beam search, which needs a second search.",
+    )
 
     def storage(self, size: int) -> str:
         """Choose what a trace stores of `size` attention weights.

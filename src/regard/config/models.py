@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.config.settings import Config, knob
+from regard.components import POSITIONS
+from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
-POSITIONS = ("sinusoidal", "learned", "rotary", "none")
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
@@ -44,8 +44,8 @@ class TransformerConfig(Config):
     """A Transformer encoder–decoder (Vaswani et al. 2017)."""
 
     family: str = knob("transformer", "Model family.", choices=("transformer",))
-    source_vocab_size: int = knob(0, "Source vocabulary size; 0: from the tokenizer.", low=0)
-    target_vocab_size: int = knob(0, "Target vocabulary size; 0: from the tokenizer.", low=0)
+    source_vocab_size: int = knob(AUTO, "Source vocabulary size; auto: from the tokenizer.", low=1)
+    target_vocab_size: int = knob(AUTO, "Target vocabulary size; auto: from the tokenizer.", low=1)
     share_embeddings: bool = knob(True, "One embedding for source and target.")
     tie_embeddings: bool = knob(True, "Use the target embedding as output projection.")
     output_bias: bool = knob(False, "Bias on the output projection.")
@@ -99,7 +99,7 @@ TRANSFORMER_PRESETS: dict[str, TransformerConfig] = {
     "big": _transformer_preset(6, 1024, 16, 4096, 0.3),
 }
 ATTENTION_KINDS = ("full", "blocks")
-POSITION_KINDS = ("learned", "rotary")
+BERT_POSITIONS = ("learned", "rotary")  # the schemes that Hugging Face's encoders have
 POOLING_KINDS = ("first", "mean")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
 
@@ -109,12 +109,12 @@ class BertConfig(Config):
     """A bidirectional Transformer encoder (Devlin et al. 2019). Its relatives differ in settings."""
 
     family: str = knob("bert", "Model family.", choices=("bert",))
-    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
     hidden_size: int = knob(256, "Hidden size.", low=2)
     stack: StackConfig = knob(StackConfig, "Stack of Transformer blocks.")
-    layer_groups: int = knob(0, "Groups of layers that share weights (ALBERT); 0: no sharing.", low=0)
+    layer_groups: int = knob(0, "Groups of layers that share weights (ALBERT); 0 disables sharing.", low=0)
     embedding_size: int = knob(
-        0, "Embedding size, projected to the hidden size (ALBERT, ELECTRA); 0: the hidden size.", low=0
+        AUTO, "Embedding size, projected to the hidden size (ALBERT, ELECTRA); auto: the hidden size.", low=1
     )
     norm: str = knob("after", "Layer norm before or after each sub-layer.", choices=("before", "after"))
     activation: str = knob("gelu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
@@ -123,7 +123,7 @@ class BertConfig(Config):
     first_attention_norm: bool = knob(
         True, "Norm before the first attention where norms come before sub-layers (ModernBERT has none)."
     )
-    positions: str = knob("learned", "Positional encoding.", choices=POSITION_KINDS)
+    positions: str = knob("learned", "Positional encoding.", choices=BERT_POSITIONS)
     rope_theta: float = knob(10_000.0, "RoPE base of layers with global attention.", low=1)
     local_rope_theta: float = knob(10_000.0, "RoPE base of layers with local attention.", low=1)
     attention_window: int = knob(
@@ -132,7 +132,7 @@ class BertConfig(Config):
     global_every: int = knob(3, "Every n-th layer, from the first on, has global attention.", low=1)
     max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1)
     position_offset: int = knob(0, "Position id of the first token (RoBERTa: 2).", low=0)
-    num_token_types: int = knob(2, "Number of token types (segments); 0: none.", low=0)
+    num_token_types: int = knob(2, "Number of token types (segments); 0 for none.", low=0)
     norm_eps: float = knob(1e-12, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)
     attention_dropout: float = knob(0.1, "Dropout on attention weights.", low=0, high=0.95)
@@ -256,21 +256,21 @@ class GptConfig(Config):
     """A causal Transformer language model (Radford et al. 2018, 2019)."""
 
     family: str = knob("gpt", "Model family.", choices=("gpt",))
-    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
     hidden_size: int = knob(256, "Hidden size.", low=2)
     stack: StackConfig = knob(StackConfig, "Stack of Transformer blocks.")
     activation: str = knob("gelu_tanh", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     positions: str = knob(
         "rotary",
         "Positional encoding; exports as gpt_neox with rotary, as gpt2 with learned positions.",
-        choices=("learned", "rotary", "sinusoidal"),
+        choices=POSITIONS,
     )
     max_positions: int = knob(256, "Context length in tokens; generation slides beyond it.", low=2)
     tie_embeddings: bool = knob(True, "Use the token embedding as output projection.")
     norm_eps: float = knob(1e-5, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)
     attention_dropout: float = knob(0.0, "Dropout on attention weights.", low=0, high=0.95)
-    eos_id: int = knob(1, "End-of-text token id, also between documents; -1: none.", low=-1)
+    eos_id: int = knob(1, "End-of-text token id, also between documents; -1 for none.", low=-1)
 
     def check(self) -> None:
         is_rotary = self.positions == "rotary"

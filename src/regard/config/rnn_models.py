@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import SCORES, Choices
 from regard.config.models import TransformerConfig
-from regard.config.settings import Config, knob
+from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
 CELLS = ("lstm", "gru")
-HARD_ATTENTION = "hard"
-ATTENTION_SCORES = ("none", "additive", "dot", "bilinear", "concat", HARD_ATTENTION)
+ATTENTION_SCORES = Choices("none", SCORES)
+HARD_ATTENTION = ("none", "straight-through", "reinforce")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +19,8 @@ class Seq2SeqConfig(Config):
     """A recurrent encoder–decoder, with attention (Bahdanau et al. 2015; Luong et al. 2015) or without."""
 
     family: str = knob("seq2seq", "Model family.", choices=("seq2seq",))
-    source_vocab_size: int = knob(0, "Source vocabulary size; 0: from the tokenizer.", low=0)
-    target_vocab_size: int = knob(0, "Target vocabulary size; 0: from the tokenizer.", low=0)
+    source_vocab_size: int = knob(AUTO, "Source vocabulary size; auto: from the tokenizer.", low=1)
+    target_vocab_size: int = knob(AUTO, "Target vocabulary size; auto: from the tokenizer.", low=1)
     share_embeddings: bool = knob(True, "One embedding for source and target.")
     tie_embeddings: bool = knob(True, "Use the target embedding as output projection.")
     output_bias: bool = knob(False, "Bias on the output projection.")
@@ -39,13 +40,13 @@ class Seq2SeqConfig(Config):
     )
     attention: str = knob(
         "additive",
-        "Attention score (Bahdanau: additive; Luong: dot, bilinear, concat); hard: additive score with hard attention.",
+        "Attention score (Bahdanau: additive; Luong: dot, bilinear, concat).",
         choices=ATTENTION_SCORES,
     )
     hard_attention: str = knob(
-        "soft",
-        "Soft attention, or hard attention to one position with this gradient estimator.",
-        choices=("soft", "straight_through", "reinforce"),
+        "none",
+        "Hard attention to one position, with this gradient estimator; none: soft attention.",
+        choices=HARD_ATTENTION,
     )
     input_feeding: str = knob(
         "none",
@@ -83,9 +84,9 @@ class Seq2SeqConfig(Config):
             )
 
     def _check_without_attention(self) -> None:
-        for name, disabled in (("input_feeding", "none"), ("hard_attention", "soft")):
-            if getattr(self, name) != disabled:
-                raise ConfigError(f"{name} ({getattr(self, name)}) needs attention: set it to {disabled}")
+        for name in ("input_feeding", "hard_attention"):
+            if getattr(self, name) != "none":
+                raise ConfigError(f"{name} ({getattr(self, name)}) needs attention: set it to none")
 
     @property
     def num_directions(self) -> int:
@@ -94,23 +95,10 @@ class Seq2SeqConfig(Config):
             return 1 if self.attention == "dot" else 2
         return 1 if self.directions == "one" else 2
 
-    @property
-    def score(self) -> str:
-        """Attention score, of soft and of hard attention."""
-        return "additive" if self.attention == HARD_ATTENTION else self.attention
-
-    @property
-    def attention_mode(self) -> str:
-        """Soft attention, or the gradient estimator of hard attention."""
-        return (
-            "straight_through"
-            if self.attention == HARD_ATTENTION and self.hard_attention == "soft"
-            else self.hard_attention
-        )
-
     def summary(self) -> str:
         """Describe the model in one line."""
-        attention = "no attention" if self.attention == "none" else f"{self.attention_mode} {self.score} attention"
+        mode = "soft" if self.hard_attention == "none" else f"hard ({self.hard_attention})"
+        attention = "no attention" if self.attention == "none" else f"{mode} {self.attention} attention"
         return (
             f"RNN seq2seq, {self.cell}, {self.num_layers}+{self.num_layers} layers of {self.hidden_size}, {attention}"
         )
@@ -139,7 +127,7 @@ class ElmoConfig(Config):
     """A forward and a backward recurrent language model whose layers serve as features (Peters et al. 2018)."""
 
     family: str = knob("elmo", "Model family.", choices=("elmo",))
-    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
     cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
     hidden_size: int = knob(256, "Embedding and hidden size.", low=1)
     num_layers: int = knob(2, "Recurrent layers per direction.", low=1, high=16)
@@ -163,14 +151,14 @@ ELMO_PRESETS: dict[str, ElmoConfig] = {
 class RnnTextConfig(Config):
     """A bidirectional recurrent text encoder over token embeddings and, optionally, frozen features."""
 
-    vocab_size: int = knob(0, "Vocabulary size; 0: from the tokenizer.", low=0)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
     embedding_size: int = knob(128, "Embedding size.", low=1)
     cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
     hidden_size: int = knob(128, "Hidden size of a cell, per direction.", low=1)
     num_layers: int = knob(1, "Recurrent layers per direction.", low=1, high=16)
     dropout: float = knob(0.3, "Dropout on the input and between layers.", low=0, high=0.95)
-    num_feature_layers: int = knob(0, "Layers of the frozen features; 0: from --features.", low=0)
-    feature_size: int = knob(0, "Size of the frozen features; 0: from --features.", low=0)
+    num_feature_layers: int = knob(AUTO, "Layers of the frozen features; auto: from --features.", low=1)
+    feature_size: int = knob(AUTO, "Size of the frozen features; auto: from --features.", low=1)
 
     def check(self) -> None:
         if bool(self.num_feature_layers) != bool(self.feature_size):
@@ -201,10 +189,20 @@ class RnnClassifierConfig(Config):
     """RNN text encoder, pooling over its hidden states, and a linear classifier."""
 
     family: str = knob("rnn_classifier", "Model family.", choices=("rnn_classifier",))
-    num_labels: int = knob(0, "Number of labels; 0: from the data.", low=0)
+    num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1)
     pooling: str = knob("attention", "Pooling over the hidden states.", choices=RNN_POOLING_KINDS)
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size."""
+        return self.encoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of a cell, per direction."""
+        return self.encoder.hidden_size
 
     def summary(self) -> str:
         """Describe the model in one line."""
@@ -216,9 +214,19 @@ class RnnTaggerConfig(Config):
     """RNN text encoder and a linear classifier on the first token of each word."""
 
     family: str = knob("rnn_tagger", "Model family.", choices=("rnn_tagger",))
-    num_labels: int = knob(0, "Number of tags; 0: from the data.", low=0)
+    num_labels: int = knob(AUTO, "Number of tags; auto: from the data.", low=1)
     dropout: float = knob(0.3, "Dropout on the hidden states of words.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary size."""
+        return self.encoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of a cell, per direction."""
+        return self.encoder.hidden_size
 
     @property
     def num_outputs(self) -> int:
@@ -230,7 +238,7 @@ class RnnTaggerConfig(Config):
         return f"{self.encoder.summary()}, {self.num_labels} tags"
 
 
-UNKNOWN_ANSWERS = ("refuse", "wrong")
+UNKNOWN_ANSWERS = ("error", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,10 +246,12 @@ class MemoryNetworkConfig(Config):
     """An end-to-end memory network (Sukhbaatar et al. 2015)."""
 
     family: str = knob("memory_network", "Model family.", choices=("memory_network",))
-    vocab_size: int = knob(0, "Vocabulary size; 0: from the training stories.", low=0)
-    max_sentence_words: int = knob(0, "Words of the longest sentence or question; 0: from the training stories.", low=0)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the training stories.", low=1)
+    max_sentence_words: int = knob(
+        AUTO, "Words of the longest sentence or question; auto: from the training stories.", low=1
+    )
     memory_size: int = knob(50, "Sentences kept in memory, the last before the question.", low=1)
-    embedding_size: int = knob(0, "Embedding size; 0: as published, 20 for one task, 50 for several.", low=0)
+    embedding_size: int = knob(AUTO, "Embedding size; auto: as published, 20 for one task, 50 for several.", low=1)
     hops: int = knob(3, "Attention hops over the memory.", low=1, high=32)
     sentence_encoding: str = knob(
         "position", "Sentence encoding: bag of words, or position encoding.", choices=("bag", "position")

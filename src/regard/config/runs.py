@@ -40,7 +40,8 @@ PAIR_COLUMNS = ("data.read.source", "data.read.target")
 TEXT_COLUMNS = ("data.read.text", "data.read.label")
 LABEL_COLUMNS = ("data.read.pair", "data.read.label_separator")
 TABLE_SETTINGS = ("data.read.format", "data.read.no_header", "data.read.delimiter")
-EXTENSION = "tokenizer.extend"  # for masked language models
+EXTENSION = "tokenizer.extend"
+TRAINED_TOKENIZER = tuple(f"tokenizer.{name}" for name in ("kind", "normalization", "lowercase"))
 LORA_SETTINGS = tuple(f"lora.{setting.path}" for setting in LoraConfig.knobs())
 ONE_LANGUAGE = ("tokenizer.joint", "tokenizer.bpe_dropout", "training.tune_length_penalty")
 TEXT_ONLY = (  # what language models do not read
@@ -124,8 +125,11 @@ class BatchRun(RunConfig):
 
     preset_sizes: ClassVar[tuple[str, ...]] = ()  # settings that a preset decides
 
-    pretrained: str = knob("", "Run or model folder whose weights the training starts from.")
+    pretrained: str = knob(
+        "", "Pretrained model that training starts from: a run, a model folder, or a name on the hub.", metavar="MODEL"
+    )
     training: TrainingConfig = knob(TrainingConfig, "Training.")
+    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
     trainable: TrainableConfig = knob(TrainableConfig, "Weights that are trained.")
     lora: LoraConfig = knob(LoraConfig, "Low-rank adaptation (LoRA).")
 
@@ -138,13 +142,34 @@ class BatchRun(RunConfig):
         for path, value in self.changed_settings().items():
             if path in self.preset_sizes and self.preset != "custom":
                 raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
-        if self.lora.rank and not (self.pretrained and self.architecture in LORA_ARCHITECTURES):
+        if self.lora.rank:
+            self._check_lora()
+        if self.tokenizer.extend:
+            self._check_extension()
+
+    def _check_lora(self) -> None:
+        if not self.pretrained:
             raise ConfigError(
-                f"LoRA (--lora {self.lora.rank}) adapts a pretrained Transformer: add --from FOLDER, or leave it out"
+                f"LoRA (--lora {self.lora.rank}) adapts a pretrained Transformer: add --from MODEL, or leave it out"
+            )
+        if self.architecture not in LORA_ARCHITECTURES:
+            raise ConfigError(
+                f"LoRA (--lora {self.lora.rank}) adapts Transformers, not --arch {self.architecture}: leave out one of "
+                "the two"
+            )
+
+    def _check_extension(self) -> None:
+        if not self.pretrained:
+            raise ConfigError("tokenizer.extend (--extend-vocabulary) extends that of a model: add --from MODEL")
+        if self.lora.rank and self.lora.keep_adapter:
+            raise ConfigError(
+                "an adapter fits the vocabulary of its base model, not an extended one: leave out --lora.keep_adapter, "
+                "or --extend-vocabulary"
             )
 
 
-def _without_label_smoothing() -> TrainingConfig:
+def without_label_smoothing() -> TrainingConfig:
+    """Default training of all tasks but translation."""
     return TrainingConfig(label_smoothing=0.0)
 
 
@@ -152,12 +177,11 @@ def _without_label_smoothing() -> TrainingConfig:
 class TranslateRun(BatchRun):
     """A translation model."""
 
-    excluded: ClassVar[tuple[str, ...]] = (*TEXT_COLUMNS, *LABEL_COLUMNS, EXTENSION)
+    excluded: ClassVar[tuple[str, ...]] = (*TEXT_COLUMNS, *LABEL_COLUMNS)
 
     task: str = knob("translate", "Task to train.", choices=("translate",))
     architecture: str = knob("transformer", "Model architecture.", choices=("transformer", "rnn"))
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
     model: TransformerConfig = knob(TransformerConfig, "Transformer; used where the preset is custom.")
     seq2seq: Seq2SeqConfig = knob(
         Seq2SeqConfig, "Model with --arch rnn; the preset sets its sizes unless it is custom."
@@ -208,22 +232,32 @@ class FineTunedRun(BatchRun):
         if self.fine_tuning.seeds > 1 and self.training.workers > 1:
             raise ConfigError("several seeds are trained one after another by one process: leave out --workers")
         if self.fine_tuning.freeze_encoder and (self.trainable.freeze or self.trainable.layer_lr_decay < 1):
-            raise ConfigError("--frozen trains the head alone: leave out --freeze and --layer-decay, or --frozen")
+            raise ConfigError(
+                "--freeze-encoder trains the head alone: leave out --freeze and --layer-lr-decay, or --freeze-encoder"
+            )
         has_other_start = self.fine_tuning.freeze_encoder or self.fine_tuning.random_init or self.is_distillation
         if self.lora.rank and has_other_start:
             raise ConfigError(
-                f"LoRA (--lora {self.lora.rank}) trains small matrices beside pretrained ones: leave out --frozen, "
-                "--fine_tuning.random_init and distillation"
+                f"LoRA (--lora {self.lora.rank}) trains small matrices beside pretrained ones: leave out "
+                "--freeze-encoder, --fine_tuning.random_init and distillation"
+            )
+        if self.tokenizer.extend and self.fine_tuning.freeze_encoder:
+            raise ConfigError(
+                "--extend-vocabulary adds embeddings that have to be trained: leave out --freeze-encoder, or use --lora"
             )
         if self.is_distillation:
             self._check_distillation()
 
     def _check_distillation(self) -> None:
+        if self.tokenizer.extend:
+            raise ConfigError("a student has the vocabulary of its teacher: leave out --extend-vocabulary")
         if not self.pretrained:
-            raise ConfigError("a student starts from its teacher: regard distil FOLDER DATA --layers N --out FOLDER")
+            raise ConfigError(
+                "a student starts from its teacher: regard distil MODEL DATA --student-layers N --out FOLDER"
+            )
         if self.fine_tuning.freeze_encoder or self.fine_tuning.random_init:
             raise ConfigError(
-                "a student starts from its teacher's layers and trains them all: leave out --frozen and "
+                "a student starts from its teacher's layers and trains them all: leave out --freeze-encoder and "
                 "--fine_tuning.random_init"
             )
 
@@ -238,13 +272,13 @@ class LabelledRun(FineTunedRun):
         "fine_tuning.freeze_encoder": "bert",
         "trainable.layer_lr_decay": "bert",
         "fine_tuning.random_init": "bert",
+        EXTENSION: "bert",
         "rnn_": "rnn",
     }
 
     architecture: str = knob("rnn", "Model architecture.", choices=("rnn", "bert"))
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
-    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
 
     @classmethod
     def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
@@ -283,7 +317,7 @@ class LabelledRun(FineTunedRun):
 class ClassifyRun(LabelledRun):
     """A text classifier."""
 
-    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE, EXTENSION)
+    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE)
     preset_sizes: ClassVar[tuple[str, ...]] = (
         "rnn_classifier.encoder.embedding_size",
         "rnn_classifier.encoder.hidden_size",
@@ -299,7 +333,7 @@ class ClassifyRun(LabelledRun):
 class TagRun(LabelledRun):
     """A token classifier."""
 
-    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE, EXTENSION)
+    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE)
     preset_sizes: ClassVar[tuple[str, ...]] = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
 
     task: str = knob("tag", "Task to train.", choices=("tag",))
@@ -321,7 +355,7 @@ class AnswerRun(FineTunedRun):
 
     excluded: ClassVar[tuple[str, ...]] = (
         *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
-        *("training.tune_length_penalty", "fine_tuning.features", "fine_tuning.class_weights"),
+        *(*ONE_LANGUAGE, *TRAINED_TOKENIZER, "fine_tuning.features", "fine_tuning.class_weights"),
     )
 
     task: str = knob("answer", "Task to train.", choices=("answer",))
@@ -332,7 +366,7 @@ class AnswerRun(FineTunedRun):
     def check(self) -> None:
         super().check()
         if not self.pretrained:
-            raise ConfigError("question answering starts from an encoder: add --from FOLDER")
+            raise ConfigError("question answering starts from an encoder: add --from MODEL")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,8 +376,7 @@ class LanguageModelRun(BatchRun):
     excluded: ClassVar[tuple[str, ...]] = TEXT_ONLY
 
     preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
-    tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
-    training: TrainingConfig = knob(_without_label_smoothing, "Training.")
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
     documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
 
 
@@ -364,17 +397,14 @@ class MaskedLMRun(LanguageModelRun):
 
     def check(self) -> None:
         super().check()
-        if self.tokenizer.extend and not self.pretrained:
-            raise ConfigError("tokenizer.extend (--extend-vocabulary) extends that of a model: add --from FOLDER")
-        if self.tokenizer.extend and self.masking.words == "new":
-            raise ConfigError("a new vocabulary (--words new) is not extended: leave out --extend-vocabulary")
+        if self.tokenizer.extend and self.masking.new_vocabulary:
+            raise ConfigError("a new vocabulary (--new-vocabulary) is not extended: leave out --extend-vocabulary")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLMRun(LanguageModelRun):
     """A causal language model."""
 
-    excluded: ClassVar[tuple[str, ...]] = (*TEXT_ONLY, EXTENSION)
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"gpt.{name}" for name in STACK_SIZES)
 
     task: str = knob("causal-lm", "Task to train.", choices=("causal-lm",))

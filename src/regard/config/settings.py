@@ -6,13 +6,14 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeGuard
 
 from regard.errors import ConfigError, nearest
 
+AUTO = "auto"  # of a number that Regard chooses; it is 0 in code, so that `setting or choice` reads as it should
 _TRUE = ("true", "yes")
 _FALSE = ("false", "no")
 
@@ -21,20 +22,34 @@ def knob(
     default: Any,
     help: str,
     *,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] | None = None,
     low: float | None = None,
     high: float | None = None,
     bare: str = "",
+    negated: str = "",
+    metavar: str = "",
 ) -> Any:
     """Declare a setting with its help, its choices or its range (both limits included).
 
-    `default` of a nested config is its class, or a function that builds it. `bare` is the value of its option where the
-    option is passed without one.
+    Choices are names, or a table of names that plugins can extend (`components`), which is only read when it is needed.
+    `default` of a nested config is its class, or a function that builds it; `AUTO` of a number, which has a lower
+    limit, allows `auto` as a value. `bare` is the value of its option where the option is passed without one, `negated`
+    the help of the option that turns it off, `metavar` stands for its value in the help.
     """
-    metadata = {"help": help, "choices": choices, "low": low, "high": high, "bare": bare}
+    is_auto = default == AUTO and low is not None
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "low": low,
+        "high": high,
+        "bare": bare,
+        "negated": negated,
+        "metavar": metavar,
+        "is_auto": is_auto,
+    }
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=0 if is_auto else default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +61,18 @@ class Knob:
     is_optional: bool
     default: Any
     help: str
-    choices: tuple[str, ...]
+    choices: Collection[str] | None = dataclasses.field(compare=False)  # names, or a table of them; None: any value
     low: float | None
     high: float | None
     bare: str = ""  # value of its option where that is passed without one
+    negated: str = ""  # help of the option that turns it off
+    metavar: str = ""  # stands for its value in the help
+    is_auto: bool = False  # a number that may be `auto`
+
+    @property
+    def json_default(self) -> Any:
+        """Default as recipes have it."""
+        return AUTO if self.is_auto and not self.default else self.default
 
 
 class Config:
@@ -75,11 +98,11 @@ class Config:
         """Convert to JSON values."""
         values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[call-overload]
         for path in self.excluded:
-            *parents, name = path.split(".")
-            inner = values
-            for parent in parents:
-                inner = inner[parent]
-            del inner[name]
+            group, name = _find_group(values, path)
+            del group[name]
+        for path in _auto_paths(type(self)):  # type: ignore[arg-type]  # a class is hashable
+            group, name = _find_group(values, path)
+            group[name] = group[name] or AUTO
         return values
 
     @classmethod
@@ -154,6 +177,19 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _find_group(values: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The innermost mapping of a dotted path, and the last name of the path."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        values = values[parent]
+    return values, name
+
+
+@cache
+def _auto_paths(config: type[Config]) -> tuple[str, ...]:
+    return tuple(setting.path for setting in config.knobs() if setting.is_auto)
+
+
 def _merge(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings with those of `values` replaced."""
     merged = {**defaults, **values}
@@ -202,10 +238,13 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
             is_optional=optional,
             default=default,
             help=field.metadata.get("help", ""),
-            choices=field.metadata.get("choices", ()),
+            choices=field.metadata.get("choices"),
             low=field.metadata.get("low"),
             high=field.metadata.get("high"),
             bare=field.metadata.get("bare", ""),
+            negated=field.metadata.get("negated", ""),
+            metavar=field.metadata.get("metavar", ""),
+            is_auto=field.metadata.get("is_auto", False),
         )
         knobs.append(setting)
     return tuple(setting for setting in knobs if setting.path not in config.excluded)
@@ -226,8 +265,10 @@ def _convert(setting: Knob, value: Any) -> Any:
         if setting.is_optional or setting.default is None:
             return None
         raise ConfigError(f"{setting.path} must be set")
+    if setting.is_auto and not isinstance(value, bool) and value in (AUTO, 0):
+        return setting.type(0)
     value = _convert_type(setting, value)
-    if setting.choices and value not in setting.choices:
+    if setting.choices is not None and value not in setting.choices:
         suggestion = nearest(str(value), setting.choices)
         raise ConfigError(f"{setting.path} must be one of {', '.join(setting.choices)}, not {value!r}{suggestion}")
     if setting.low is not None and value < setting.low:
@@ -266,5 +307,7 @@ def _convert_number(setting: Knob, value: Any) -> float:
             raise ValueError
     except (TypeError, ValueError):
         noun = "whole number" if kind is int else "number"
+        if setting.is_auto:
+            noun += f" or {AUTO}"
         raise ConfigError(f"{setting.path} must be a {noun}, not {value!r}") from None
     return converted

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.components import OPTIMIZERS
 from regard.config.rnn_models import UNKNOWN_ANSWERS
-from regard.config.settings import Config, knob
+from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError, nearest
 
 LORA_TARGETS = ("query", "key", "value", "out", "up", "down")  # projections of a Transformer block
@@ -16,9 +17,16 @@ class ComputeConfig(Config):
     """Where a run computes, and what it keeps: the settings of every kind of training."""
 
     seed: int = knob(1, "Seed of data order, dropout and initial weights.", low=0)
+    metric: str = knob(
+        "auto",
+        "Validation metric that is reported and selects the best model, such as macro_f1, mcc, chrf; auto: that of the "
+        "task.",
+    )
     max_checkpoints: int = knob(2, "Checkpoints to keep.", low=2)
-    threads: int = knob(0, "CPU threads; 0: OMP_NUM_THREADS, or one or all cores by a short timing.", low=0)
-    device: str = knob("cpu", "Device: cpu, cuda, cuda:1, mps.")
+    threads: int = knob(
+        AUTO, "CPU threads; auto: OMP_NUM_THREADS, or one or all cores, whichever is faster in a short timing.", low=1
+    )
+    device: str = knob("cpu", "Device: cpu, cuda, cuda:1 or mps.", metavar="NAME")
     tensorboard: bool = knob(False, "Write TensorBoard logs to the run directory (needs the extra tensorboard).")
 
     @property
@@ -33,12 +41,12 @@ class ComputeConfig(Config):
 
     @property
     def minutes(self) -> float:
-        """Time budget; 0: none."""
+        """Time budget; 0 is none."""
         return 0.0
 
     @property
     def batch_tokens(self) -> int:
-        """Target tokens per batch; 0: batches are not counted in tokens."""
+        """Target tokens per batch; 0 where batches are not counted in tokens."""
         return 0
 
 
@@ -46,30 +54,30 @@ class ComputeConfig(Config):
 class TrainingConfig(ComputeConfig):
     """How a model is trained."""
 
-    steps: int = knob(0, "Training length in updates; 0: no such limit.", low=0)
-    epochs: float = knob(0.0, "Training length in epochs; 0: no such limit.", low=0)
+    steps: int = knob(AUTO, "Training length in updates; auto: by the other limits, or by the data.", low=1)
+    epochs: float = knob(AUTO, "Training length in epochs; auto: by the other limits, or by the data.", low=0)
     minutes: float = knob(
-        0.0,
-        "Training length in minutes of wall-clock time, from the start of the command to the saved model; 0: no such "
-        "limit.",
+        AUTO,
+        "Training length in minutes of wall-clock time, from the start of the command to the saved model; auto: by the "
+        "other limits, or by the data.",
         low=0,
     )
-    batch_tokens: int = knob(0, "Target tokens per batch; 0: by the size of the data.", low=0)
+    batch_tokens: int = knob(AUTO, "Target tokens per batch; auto: by the size of the data.", low=1)
     accumulation_steps: int = knob(1, "Batches per update (gradient accumulation).", low=1)
     accumulation_ramp: float = knob(
         0.0,
-        "Share of training over which accumulation grows from one batch to all; 0: all from the start.",
+        "Share of training over which accumulation grows from one batch to all; 0 accumulates all from the start.",
         low=0,
         high=1,
     )
     optimizer: str = knob(
         "muon",
         "Muon for hidden matrices with AdamW for the rest, or AdamW for all.",
-        choices=("muon", "adamw"),
+        choices=OPTIMIZERS,
     )
-    learning_rate: float = knob(0.0, "Base learning rate; 0: scaled with the hidden size.", low=0)
+    learning_rate: float = knob(AUTO, "Base learning rate; auto scales it with the hidden size.", low=0)
     muon_learning_rate: float = knob(
-        0.0, "Learning rate of Muon; 0: in proportion to the base rate, usually 0.02.", low=0
+        AUTO, "Learning rate of Muon; auto: in proportion to the base rate, usually 0.02.", low=0
     )
     schedule: str = knob(
         "auto",
@@ -77,32 +85,32 @@ class TrainingConfig(ComputeConfig):
         "with Muon, cosine with AdamW.",
         choices=("auto", "root", "cosine", "inverse_sqrt", "constant"),
     )
-    warmup_steps: int = knob(0, "Warm-up updates; 0: by the length of training.", low=0)
+    warmup_steps: int = knob(AUTO, "Warm-up updates; auto: by the length of training.", low=1)
     weight_decay: float = knob(0.1, "Weight decay, on matrices only.", low=0)
     adam_beta1: float = knob(0.9, "Adam's beta1.", low=0, high=1)
     adam_beta2: float = knob(0.98, "Adam's beta2.", low=0, high=1)
-    max_gradient_norm: float = knob(1.0, "Clip gradients to this norm; 0: no clipping.", low=0)
+    max_gradient_norm: float = knob(1.0, "Clip gradients to this norm; 0 disables clipping.", low=0)
     label_smoothing: float = knob(0.1, "Label smoothing.", low=0, high=0.9)
     ema_decay: float = knob(
         0.999,
-        "Decay of the exponential moving average of the weights, which is evaluated and saved; 0: off.",
+        "Decay of the exponential moving average of the weights, which is evaluated and saved; 0 disables it.",
         low=0,
         high=1,
     )
     average_checkpoints: int = knob(
-        0, "Average the weights of the last N evaluations at the end; 0: keep the best.", low=0
+        0, "Average the weights of the last N evaluations at the end; 0 keeps the best.", low=0
     )
     tune_length_penalty: bool = knob(True, "Tune the length penalty on validation data at the end.")
-    patience: int = knob(0, "Stop after N evaluations without improvement; 0: never.", low=0)
+    patience: int = knob(0, "Stop after N evaluations without improvement; 0 disables early stopping.", low=0)
     stop_at: float = knob(
         0.0,
-        "Stop when the validation metric that selects the model (BLEU, F1, accuracy) reaches this percentage; 0: "
-        "never.",
+        "Stop when the validation metric that selects the model (BLEU, F1, accuracy; see --metric) reaches this "
+        "percentage; 0 disables it.",
         low=0,
         high=100,
     )
-    evaluate_every: int = knob(0, "Updates between evaluations; 0: by the length of training.", low=0)
-    save_every: int = knob(0, "Updates between checkpoints; 0: about one a minute.", low=0)
+    evaluate_every: int = knob(AUTO, "Updates between evaluations; auto: by the length of training.", low=1)
+    save_every: int = knob(AUTO, "Updates between checkpoints; auto: about one a minute.", low=1)
     precision: str = knob(
         "auto", "Compute precision; auto: the faster one by a short timing.", choices=("auto", "float32", "bf16")
     )
@@ -115,12 +123,13 @@ class TrainableConfig(Config):
 
     freeze: str = knob(
         "",
-        "Weights that stay as they are: shell patterns over their names, separated by commas, such as "
+        "Freeze weights: shell patterns over their names, separated by commas, such as "
         "'encoder.layers.[0-5].*,token_embedding.*'.",
+        metavar="PATTERNS",
     )
     layer_lr_decay: float = knob(
         1.0,
-        "Factor on the learning rate from each layer to the one below, down to the embeddings; 1: no decay.",
+        "Layer-wise learning-rate decay: factor from each layer to the one below; 1 disables it.",
         low=0.1,
         high=1,
     )
@@ -132,7 +141,7 @@ class LoraConfig(Config):
 
     rank: int = knob(
         0,
-        "With --from: freeze the model and train matrices of this rank beside its own, and the head; 0: off.",
+        "Rank of LoRA: with --from, freeze the model and train low-rank matrices and the head; 0 disables LoRA.",
         low=0,
     )
     alpha: float = knob(16.0, "Scale of LoRA: B·A is multiplied by alpha / rank.", low=0)
@@ -169,7 +178,9 @@ class LoraConfig(Config):
 class FineTuningConfig(Config):
     """How classifiers, taggers and question-answering models are trained and scored."""
 
-    features: str = knob("", "Folder of `regard train elmo` whose frozen layers are concatenated with the embeddings.")
+    features: str = knob(
+        "", "Run of `regard train elmo` whose frozen layers are concatenated with the embeddings.", metavar="MODEL"
+    )
     feature_cache_mb: int = knob(
         2048,
         "Cache the features of all texts if they fit into this many megabytes; otherwise recompute them per batch.",
@@ -178,11 +189,11 @@ class FineTuningConfig(Config):
     seeds: int = knob(
         1, "Train with N seeds, one after another, and report mean and standard deviation.", low=1, high=1000
     )
-    test: str = knob("", "Test file, scored at the end; with --seeds, once per seed.")
+    test: str = knob("", "Test file, scored at the end; with --seeds, once per seed.", metavar="FILE")
     class_weights: str = knob(
-        "equal",
-        "Weights in the loss: the same for each text or word (equal), or the same in total for each label (balanced).",
-        choices=("equal", "balanced"),
+        "none",
+        "Class weights in the loss; balanced: inversely proportional to the frequency of a label.",
+        choices=("none", "balanced"),
     )
     freeze_encoder: bool = knob(False, "Train only the head; the encoder's hidden states are computed once.")
     random_init: bool = knob(
@@ -202,10 +213,12 @@ class PassageConfig(Config):
 class DistillationConfig(Config):
     """How a student with fewer layers learns from its teacher (Hinton et al. 2015; Sanh et al. 2019)."""
 
-    student_layers: int = knob(0, "Layers of the student; 0: no distillation.", low=0)
+    student_layers: int = knob(0, "Layers of the student; 0 disables distillation.", low=0)
     temperature: float = knob(2.0, "Softmax temperature of teacher and student.", low=0.1)
     label_weight: float = knob(0.5, "Weight of the true labels; the teacher's have the rest.", low=0, high=1)
-    hidden_weight: float = knob(1.0, "Weight of the hidden-state loss of the copied layers (cosine); 0: off.", low=0)
+    hidden_weight: float = knob(
+        1.0, "Weight of the hidden-state loss of the copied layers (cosine); 0 disables it.", low=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,15 +230,17 @@ class MemoryTrainingConfig(ComputeConfig):
     )
     restarts: int = knob(10, "Networks trained in parallel; the one with the lowest training error is kept.", low=1)
     batch_size: int = knob(32, "Questions per batch; their losses are summed.", low=1)
-    epochs: int = knob(0, "Epochs; 0: as published, 100 for one task, 60 for several.", low=0)
-    lr_halving_epochs: int = knob(0, "Epochs between halvings of the learning rate; 0: a quarter of all.", low=0)
+    epochs: int = knob(AUTO, "Epochs; auto: as published, 100 for one task, 60 for several.", low=1)
+    lr_halving_epochs: int = knob(AUTO, "Epochs between halvings of the learning rate; auto: a quarter of all.", low=1)
     learning_rate: float = knob(
-        0.0, "Initial learning rate; 0: as published, 0.01, or 0.005 with a linear start.", low=0
+        AUTO, "Initial learning rate; auto: as published, 0.01, or 0.005 with a linear start.", low=0
     )
-    max_gradient_norm: float = knob(40.0, "Largest gradient norm of each embedding; 0: no clipping.", low=0)
+    max_gradient_norm: float = knob(
+        40.0, "Clip the gradient of each embedding to this norm; 0 disables clipping.", low=0
+    )
     linear_start: bool = knob(True, "Train without the softmax of the hops first (linear start).")
     linear_start_epochs: int = knob(
-        0, "Maximum epochs of the linear start; 0: as published, 20 for one task, 30 for several.", low=0
+        AUTO, "Maximum epochs of the linear start; auto: as published, 20 for one task, 30 for several.", low=1
     )
     linear_start_patience: int = knob(30, "Epochs without a lower held-out loss that end the linear start.", low=1)
     random_noise: float = knob(
@@ -233,7 +248,7 @@ class MemoryTrainingConfig(ComputeConfig):
     )
     validation_share: float = knob(0.1, "Share of the questions held out to end the linear start.", low=0, high=0.9)
     unknown_answers: str = knob(
-        "refuse",
-        "Validation questions whose answer never occurs in training: raise an error (refuse), or count as wrong.",
+        "error",
+        "Validation questions whose answer never occurs in training: raise an error, or count them as wrong.",
         choices=UNKNOWN_ANSWERS,
     )

@@ -120,7 +120,9 @@ def hold_out_documents(documents: Documents, seed: int) -> tuple[Documents, Docu
     for text in documents.texts:
         num_characters[text] = num_characters.get(text, 0) + len(text)
     if len(num_characters) < 2:
-        raise UsageError("one document cannot be split: set validation text with --valid, or set --document line")
+        raise UsageError(
+            "one document cannot be split: set validation text with --valid, or pass --document-boundary line"
+        )
     texts = sorted(num_characters)
     rng = epoch_rng(seed=seed, epoch=0, digest=documents.digest, purpose=RngPurpose.HOLD_OUT)
     order = rng.permutation(len(texts))

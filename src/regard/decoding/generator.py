@@ -86,6 +86,14 @@ class Generator(Protocol[S]):
         ...
 
 
+class ScoringGenerator(Generator[S], Protocol):
+    """A generator that also scores given outputs."""
+
+    def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
+        """Log-probability of every target token and of the end-of-sequence token, by text."""
+        ...
+
+
 @runtime_checkable
 class NativeSearch(Protocol):
     """A generator with its own implementation of plain greedy and beam search, equivalent to `search`."""

@@ -118,7 +118,7 @@ def _search_natively(
         beam=config.beam,
         nbest=config.nbest,
         length_penalty=config.length_penalty,
-        use_shortlist=not config.whole_vocabulary,
+        use_shortlist=config.shortlist,
     )
     return [
         [Hypothesis(ids, score, logprob=logprob, finished=finished) for ids, score, logprob, finished in hypotheses]

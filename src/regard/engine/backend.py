@@ -1,217 +1,263 @@
-"""Choice of the backend, engine or torch, for each kind of model."""
+"""Choice of the backend, engine or torch, and models in the engine that have a torch model for traces and ablation.
+
+The choice is made once, when a model is loaded. What the engine cannot do, it leaves to a torch model with the
+same weights, which is built when it is first needed: `needs_torch` is the only place that decides so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from regard.attention.intervention import active_intervention
-from regard.checkpoint import atomic
-from regard.checkpoint.causal_dir import LoadedCausalLM
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
-from regard.checkpoint.locate import CONFIG, read_task
-from regard.checkpoint.model_dir import LoadedTranslator, load_translator
-from regard.checkpoint.weights import WeightReport
-from regard.config.models import BertConfig, TransformerConfig
-from regard.config.rnn_models import TranslationModelConfig
-from regard.engine import causal, file, layout
+from regard.attention.trace import is_tracing
+from regard.backends import DecoderBackend, EncoderBackend, Floats
+from regard.checkpoint.source import CausalSource, EncoderSource, ModelSource, PackedWeights, TranslatorSource
+from regard.config.models import BertConfig, GptConfig, TransformerConfig
+from regard.decoding.generator import Generator, ScoringGenerator
+from regard.engine import layout
 from regard.engine.base import check_precision
-from regard.engine.encoder import EncoderEngine, unsupported_reason
-from regard.engine.folder import (
-    LazyProxy,
-    SwitchingCausalLM,
-    SwitchingEncoder,
-    as_bert,
-    as_gpt,
-    describe_family,
-    is_engine_folder,
-    open_engine_folder,
-)
+from regard.engine.causal import CausalEngine
+from regard.engine.encoder import EncoderEngine
+from regard.engine.folder import unsupported_reason
 from regard.engine.library import unavailable_reason
-from regard.engine.shortlist import Shortlist
 from regard.engine.translator import TranslatorEngine
-from regard.errors import CheckpointError, ConfigError, UsageError, nearest
-from regard.models.bert import Bert
-from regard.models.gpt import Gpt
+from regard.errors import ConfigError, UsageError, nearest
+from regard.hardware import ForkSafeLock, available_cores
+from regard.packed_tokens import Ids, Tokens
+
+if TYPE_CHECKING:
+    from regard.models.base import EncoderDecoder
+    from regard.models.bert import Bert
+    from regard.models.gpt import Gpt
 
 BACKENDS = ("auto", "engine", "torch")
+T = TypeVar("T")
+HybridT = TypeVar("HybridT", "HybridEncoder", "HybridCausalLM", "HybridTranslator")
+CausalBackend = DecoderBackend[GptConfig, Generator[Any], "Gpt"]
+TranslatorBackend = DecoderBackend[Any, ScoringGenerator[Any], "EncoderDecoder"]
 
 
-# ---- reading models
+# ---- models in the engine, with a torch model
 
 
-@dataclass(frozen=True)
-class OpenedTranslator:
-    """A loaded translator; one from an engine folder has packed arrays."""
+class Lazy(Generic[T]):
+    """A value that is built on first use, once, by whichever thread comes first.
 
-    folder: Path
-    loaded: LoadedTranslator
-    precision: str = "float32"
-    arrays: Sequence[layout.Array] = ()
-    shortlist: Shortlist | None = None
+    >>> value = Lazy(lambda: "built")
+    >>> value.is_built, value.get(), value.is_built
+    (False, 'built', True)
+    """
 
-    def engine(self, precision: str) -> TranslatorEngine:
-        """Build its engine from the packed arrays, or from the weights."""
-        config = self.loaded.config
-        assert isinstance(config, TransformerConfig)
-        if not self.arrays:
-            return TranslatorEngine.from_weights(config, _to_numpy(self.loaded.weights), precision)
-        engine = TranslatorEngine(config, self.arrays, precision)
-        engine.shortlist = self.shortlist
-        return engine
+    def __init__(self, build: Callable[[], T]) -> None:
+        self._build = build
+        self._lock = ForkSafeLock()
+        self._values: list[T] = []
 
+    @property
+    def is_built(self) -> bool:
+        """Whether the value exists."""
+        return bool(self._values)
 
-def read_translator(folder: Path) -> OpenedTranslator:
-    """Load a translator, from weights or from an engine folder."""
-    if not (atomic.published_path(folder) / file.ENGINE_FILE).exists():
-        return OpenedTranslator(folder, load_translator(folder))
-    stored: file.EngineFile | None = None
-
-    def read_weights(
-        path: Path, config: TranslationModelConfig
-    ) -> tuple[TranslationModelConfig, dict[str, Tensor], WeightReport]:
-        nonlocal stored
-        if reason := unavailable_reason():
-            raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
-        stored = file.read_engine_file(path / file.ENGINE_FILE)
-        if not isinstance(config, TransformerConfig) or not isinstance(stored.config, TransformerConfig):
-            raise CheckpointError(
-                f"{path}: {file.ENGINE_FILE} beside a {config.family} model, which the engine does not run"
-            )
-        weights = layout.unpack_weights(stored.config, stored.arrays, stored.precision)
-        return stored.config, {name: torch.tensor(array) for name, array in weights.items()}, WeightReport()
-
-    loaded = load_translator(folder, read_weights=read_weights, weights_file=file.ENGINE_FILE)
-    assert stored is not None
-    return OpenedTranslator(
-        folder, loaded, precision=stored.precision, arrays=stored.arrays, shortlist=stored.shortlist
-    )
+    def get(self) -> T:
+        """The value."""
+        if not self._values:
+            with self._lock:
+                if not self._values:
+                    self._values.append(self._build())
+        return self._values[0]
 
 
-def read_encoder(folder: str | Path, *, head: str | None = None, task: str = "") -> LoadedEncoder:
-    """Load an encoder; one from an engine folder comes without weights."""
-    if not is_engine_folder(folder):
-        return load_encoder(folder, head=head, task=task)
-    opened = open_engine_folder(folder)
-    config = opened.stored.config
-    metadata = opened.stored.metadata
-    if not isinstance(config, BertConfig):
-        raise CheckpointError(f"{folder}: {describe_family(config)}, where an encoder is needed")
-    hf_config = atomic.read_json(opened.path / CONFIG)
-    tokenizer, _ = opened.tokenizers()
-    return LoadedEncoder(
-        config,
-        {},
-        tokenizer=tokenizer,
-        labels=tuple(str(label) for label in metadata.get("labels", [])),
-        problem_type=str(metadata.get("problem_type", "")),
-        max_length=min(int(metadata.get("max_length", config.max_positions)), config.max_positions),
-        model_type=str(hf_config.get("model_type")),
-        hf_config=hf_config,
-        metadata=read_task(opened.path, task) if task else opened.task,
-        report=WeightReport(),
-        digest="",
-        path=opened.path,
-    )
+def needs_torch() -> bool:
+    """Whether attention is traced or ablated now, which the engine cannot do."""
+    return is_tracing() or active_intervention() is not None
 
 
-def _to_numpy(weights: Mapping[str, Tensor]) -> layout.Weights:
-    return {name: tensor.numpy() for name, tensor in weights.items()}
+class HybridEncoder:
+    """An encoder in the engine, and in torch for traces and ablation (`EncoderBackend`)."""
+
+    def __init__(self, engine: EncoderEngine, torch_model: Lazy[Bert]) -> None:
+        self.engine = engine
+        self._torch_model = torch_model
+
+    @property
+    def config(self) -> BertConfig:
+        return self.engine.config
+
+    @property
+    def makes_batches(self) -> bool:
+        return not needs_torch()
+
+    def _active(self) -> EncoderEngine | Bert:
+        return self._torch_model.get() if needs_torch() else self.engine
+
+    def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
+        """Hidden states of all tokens."""
+        return self._active().encode(tokens, token_types)
+
+    def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:
+        """Embedding of each text."""
+        return self._active().embed_texts(tokens, pooling)
+
+    def logits(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
+        """Logits of the head, of texts or of tokens."""
+        return self._active().logits(tokens, token_types)
+
+    def torch_model(self) -> Bert:
+        """The encoder in torch, built on first use."""
+        return self._torch_model.get()
+
+
+class HybridCausalLM:
+    """A causal language model in the engine, and in torch for traces and ablation (`DecoderBackend`)."""
+
+    def __init__(self, engine: CausalEngine, torch_model: Lazy[Gpt]) -> None:
+        self.engine = engine
+        self._torch_model = torch_model
+
+    @property
+    def config(self) -> GptConfig:
+        return self.engine.config
+
+    def generator(self, *, with_attention: bool = False) -> Generator[Any]:
+        """The engine; torch while attention is traced or ablated, or where the search needs it."""
+        return self._torch_model.get() if with_attention or needs_torch() else self.engine
+
+    def torch_model(self) -> Gpt:
+        """The model in torch, built on first use."""
+        return self._torch_model.get()
+
+
+class HybridTranslator:
+    """A translator in the engine, and in torch for traces, ablation and coverage (`DecoderBackend`)."""
+
+    def __init__(self, engine: TranslatorEngine, torch_model: Lazy[EncoderDecoder]) -> None:
+        self.engine = engine
+        self._torch_model = torch_model
+
+    @property
+    def config(self) -> TransformerConfig:
+        return self.engine.config
+
+    def generator(self, *, with_attention: bool = False) -> ScoringGenerator[Any]:
+        """The engine; torch while attention is traced or ablated, or where the search needs it."""
+        return self._torch_model.get() if with_attention or needs_torch() else self.engine
+
+    def torch_model(self) -> EncoderDecoder:
+        """The model in torch, built on first use."""
+        return self._torch_model.get()
 
 
 # ---- choosing the backend
 
 
-def encoder_backend(
-    loaded: LoadedEncoder,
-    build_torch: Callable[[], Bert],
-    backend: str,
-    precision: str | None,
-    device: str,
-    threads: int,
-) -> Bert:
-    """Encoder on the requested backend; `build_torch` is called where torch computes it."""
-    _check_backend(backend, precision)
-    if _uses_torch(backend, precision, device, unsupported_reason(loaded.config)):
-        return build_torch()
-    engine = EncoderEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
-    engine.threads = threads
-    return as_bert(SwitchingEncoder(engine, LazyProxy(build_torch, config=loaded.config)))
+@dataclass(frozen=True)
+class BackendOptions:
+    """What computes a model: device, precision (None: the folder's), threads (0: all cores) and backend."""
 
+    device: str = "cpu"
+    precision: str | None = None
+    threads: int = 0
+    backend: str = "auto"
 
-def causal_backend(
-    loaded: LoadedCausalLM, build_torch: Callable[[], Gpt], backend: str, precision: str | None, device: str
-) -> Gpt:
-    """Causal language model on the requested backend; `build_torch` is called where torch computes it."""
-    _check_backend(backend, precision)
-    if _uses_torch(backend, precision, device, causal.unsupported_reason(loaded.config)):
-        return build_torch()
-    engine = causal.CausalEngine.from_weights(loaded.config, _to_numpy(loaded.weights), precision or "float32")
-    return as_gpt(SwitchingCausalLM(engine, LazyProxy(build_torch, config=loaded.config)))
+    @property
+    def num_threads(self) -> int:
+        """Threads of the engine."""
+        return self.threads or available_cores()
 
+    @property
+    def num_workers(self) -> int:
+        """Batches computed at a time: on the CPU one core per batch is fastest."""
+        return self.num_threads if self.device == "cpu" else 1
 
-def translator_backends(
-    opened: Sequence[OpenedTranslator], backend: str, precision: str | None, device: str
-) -> list[TranslatorEngine]:
-    """Engines of translators; none where torch computes.
+    def encoder(self, source: EncoderSource) -> EncoderBackend:
+        """Encoder on the requested backend."""
+        if self._uses_torch([source]):
+            encoder: Bert = self._build_torch(source)
+            return encoder
+        packed = self._pack(source)
+        engine = EncoderEngine(source.config, packed.arrays, packed.precision, threads=self.num_threads)
+        return self._check_ablation(HybridEncoder(engine, self._lazy_torch(source, packed)))
 
-    `auto` takes the engine where it can run the models; `engine` raises where it cannot. Without a precision each
-    model has that of its folder.
-    """
-    _check_backend(backend, precision)
-    for translator in opened:
-        if translator.arrays and precision not in (None, translator.precision):
-            raise UsageError(
-                f"{translator.folder} holds {translator.precision} weights, {precision} was requested: "
-                "leave out the precision"
-            )
-    reason = _torch_requested(backend) or _translator_unsupported_reason(opened, device)
-    if _falls_back(reason, backend, precision):
-        return []
-    return [translator.engine(precision or translator.precision) for translator in opened]
+    def causal_lm(self, source: CausalSource) -> CausalBackend:
+        """Causal language model on the requested backend."""
+        if self._uses_torch([source]):
+            model: Gpt = self._build_torch(source)
+            return model
+        packed = self._pack(source)
+        engine = CausalEngine(source.config, packed.arrays, packed.precision)
+        return self._check_ablation(HybridCausalLM(engine, self._lazy_torch(source, packed)))
 
+    def translators(self, sources: Sequence[TranslatorSource]) -> list[TranslatorBackend]:
+        """Translators on the requested backend, the same for all."""
+        if self._uses_torch(sources):
+            return [self._build_torch(source) for source in sources]
+        return [self._engine_translator(source) for source in sources]
 
-def _check_backend(backend: str, precision: str | None) -> None:
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}{nearest(backend, BACKENDS)}")
-    if precision is not None:
-        check_precision(precision)
+    def _engine_translator(self, source: TranslatorSource) -> HybridTranslator:
+        assert isinstance(source.config, TransformerConfig)
+        packed = self._pack(source)
+        engine = TranslatorEngine(source.config, packed.arrays, packed.precision)
+        engine.shortlist = packed.shortlist
+        return self._check_ablation(HybridTranslator(engine, self._lazy_torch(source, packed)))
 
+    def _check_ablation(self, backend: HybridT) -> HybridT:
+        """With heads ablated, build the torch model now, so that wrong site names raise before any text is read."""
+        if active_intervention() is not None:
+            backend.torch_model()
+        return backend
 
-def _uses_torch(backend: str, precision: str | None, device: str, unsupported: str) -> bool:
-    """Whether torch computes an encoder or a causal language model."""
-    # With heads ablated, torch builds the model now, so that wrong site names raise before any text is read.
-    if backend == "auto" and precision != "int8" and active_intervention() is not None:
-        return True
-    reason = _torch_requested(backend) or _device_unsupported_reason(device) or unsupported or unavailable_reason()
-    return _falls_back(reason, backend, precision)
+    def _uses_torch(self, sources: Sequence[ModelSource[Any]]) -> bool:
+        """Whether torch computes these models; raise where only the engine could."""
+        if self.backend not in BACKENDS:
+            allowed = ", ".join(BACKENDS)
+            suggestion = nearest(self.backend, BACKENDS)
+            raise ConfigError(f"backend must be one of {allowed}, not {self.backend!r}{suggestion}")
+        if self.precision is not None:
+            check_precision(self.precision)
+        for source in sources:
+            if source.packed is not None and self.precision not in (None, source.packed.precision):
+                raise UsageError(
+                    f"{source.path} holds {source.packed.precision} weights, {self.precision} was requested: "
+                    "leave out the precision"
+                )
+        reason = self._engine_obstacle(sources)
+        if reason and self.backend == "engine":
+            raise UsageError(f"the engine cannot be used: {reason}")
+        if reason and self.precision == "int8" and any(source.packed is None for source in sources):
+            raise UsageError(f"int8 is computed by the engine, which cannot be used: {reason}")
+        return bool(reason)
 
+    def _engine_obstacle(self, sources: Sequence[ModelSource[Any]]) -> str:
+        """Why the engine does not compute these models; empty where it does."""
+        if self.backend == "torch":
+            return "the torch backend was requested"
+        if self.device != "cpu":
+            return f"it runs on CPUs, not on {self.device!r}"
+        reasons = [unsupported_reason(source.config) for source in sources]
+        return next((reason for reason in reasons if reason), "") or unavailable_reason()
 
-def _falls_back(reason: str, backend: str, precision: str | None) -> bool:
-    """Whether torch computes for this reason; raise where only the engine could."""
-    if reason and backend == "engine":
-        raise UsageError(f"the engine cannot be used: {reason}")
-    if reason and precision == "int8":
-        raise UsageError(f"int8 is computed by the engine, which cannot be used: {reason}")
-    return bool(reason)
+    def _pack(self, source: ModelSource[Any]) -> PackedWeights:
+        """Weights packed for the engine: those of an engine folder as they are."""
+        if source.packed is not None:
+            return source.packed
+        precision = self.precision or "float32"
+        return PackedWeights(precision, layout.pack_weights(source.config, source.arrays, precision))
 
+    def _lazy_torch(self, source: ModelSource[Any], packed: PackedWeights) -> Lazy[Any]:
+        """A torch model with the weights of the engine, dequantized: it shows what the engine computes."""
+        config = source.config
+        return Lazy(lambda: self._build(config, layout.unpack_weights(config, packed.arrays, packed.precision)))
 
-def _torch_requested(backend: str) -> str:
-    return "the torch backend was requested" if backend == "torch" else ""
+    def _build_torch(self, source: ModelSource[Any]) -> Any:
+        arrays = source.arrays
+        if source.packed is not None:
+            arrays = layout.unpack_weights(source.config, source.packed.arrays, source.packed.precision)
+        return self._build(source.config, arrays, self.precision or "float32")
 
+    def _build(self, config: Any, arrays: layout.Weights, precision: str = "float32") -> Any:
+        from regard.models.inference import build_for_inference
 
-def _device_unsupported_reason(device: str) -> str:
-    return "" if device == "cpu" else f"it runs on CPUs, not on {device!r}"
-
-
-def _translator_unsupported_reason(opened: Sequence[OpenedTranslator], device: str) -> str:
-    """Why the engine cannot run these translators; empty where it can."""
-    if reason := _device_unsupported_reason(device):
-        return reason
-    if any(not isinstance(translator.loaded.config, TransformerConfig) for translator in opened):
-        return "it computes Transformers; a recurrent model runs on torch"
-    return unavailable_reason()
+        dtype = "float32" if precision == "int8" else precision
+        return build_for_inference(config, arrays, device=self.device, precision=dtype, threads=self.threads)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from regard.config.models import GptConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision
+from regard.engine.library import CODES
 from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -21,6 +22,8 @@ def unsupported_reason(config: GptConfig) -> str:
     >>> unsupported_reason(GptConfig(eos_id=-1))
     'it needs an end-of-text token'
     """
+    if config.positions not in CODES["positions"]:
+        return f"it has no {config.positions} positions"
     return "it needs an end-of-text token" if config.eos_id < 0 else ""
 
 

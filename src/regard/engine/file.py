@@ -203,7 +203,7 @@ class _MappedArrays:
         if not any(self.table.get(name) for name in _SHORTLIST_ARRAYS):
             return None
         if not isinstance(config, TransformerConfig):
-            raise _invalid_file(self.path, "it has a shortlist, but is not a translator")
+            raise _invalid_file(self.path, "it has a shortlist, but is not a translation model")
         always_allowed, offsets, lexicon = (self._read_list(name) for name in _SHORTLIST_ARRAYS)
         shortlist = Shortlist(always_allowed, offsets, lexicon=lexicon)
         fault = shortlist.find_fault(config.source_vocab_size, config.target_vocab_size, [config.eos_id])

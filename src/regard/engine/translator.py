@@ -11,11 +11,20 @@ from numpy.typing import NDArray
 from regard.config.models import TransformerConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids
-from regard.engine.library import CSearchRequest, CSearchResult, pointer
+from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
 from regard.packed_tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
+
+
+def unsupported_transformer_reason(config: TransformerConfig) -> str:
+    """Why the engine cannot run a Transformer; empty where it can.
+
+    >>> unsupported_transformer_reason(TransformerConfig(positions="alibi"))
+    ''
+    """
+    return "" if config.positions in CODES["positions"] else f"it has no {config.positions} positions"
 
 
 class TranslatorEngine(EngineDecoder):

@@ -63,7 +63,7 @@ def _build_measure(pipeline: Any, inputs: tuple[str, ...]) -> tuple[str, Mapping
         def cosine_distance() -> float:
             return max(0.0, 1 - float(normalize(pipeline.embed(inputs).vectors)[0] @ intact_vector))
 
-        return COSINE_DISTANCE, pipeline.model.attention_sites(), cosine_distance
+        return COSINE_DISTANCE, pipeline.model.torch_model().attention_sites(), cosine_distance
     predictions = explainable_predictions(pipeline, inputs)
 
     @torch.no_grad()

@@ -29,6 +29,7 @@ from regard.interpret.probes import (
     find_special,
 )
 from regard.models.bert import Bert
+from regard.models.layers.pooling import POOLING_SITE
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
 from regard.pipeline.fill_mask import FillMaskPipeline
@@ -69,7 +70,7 @@ class LabelProbe:
         self.pipeline = pipeline
         self.examples = examples
         self.classifier = pipeline.classifier
-        self.model = pipeline.classifier.model
+        self.model = pipeline.classifier.model.torch_model()
         examples.label_matrix(pipeline.labels)  # reject unknown labels before anything is computed
 
     @classmethod
@@ -89,19 +90,18 @@ class LabelProbe:
         if isinstance(self.classifier, EncoderClassifier):
             special_tokens = self.classifier.special_tokens
             encoded = encode_texts(special_tokens, examples.texts, examples.pairs, self.classifier.max_length)
-            yield from EncoderAttention(self.classifier.model, special_tokens.tokenizer)(encoded)
+            yield from EncoderAttention(self.classifier.model.torch_model(), special_tokens.tokenizer)(encoded)
             return
         preprocessor = self.classifier.preprocessor
         for _, texts in preprocessor.encode(examples.texts).batches():
             with trace() as captured:
                 self.classifier.model.probabilities(texts)
             keys = pad_ids([*texts.tokens])
-            queries = np.full(
-                (len(keys), 1), NO_MATCH_OFFSET
-            )  # stands for the label, which equals no token of the text
             is_special = find_special(keys, preprocessor.tokenizer.special_ids)
-            batch = AttentionBatch(queries, keys, is_special, is_self=False)
-            yield [(site, captured[site].weights, batch) for site in captured]
+            label = np.full((len(keys), 1), NO_MATCH_OFFSET)  # as a query it equals no token of the text
+            pooling = AttentionBatch(label, keys, is_special, is_self=False)
+            attention = AttentionBatch(keys, keys, is_special, is_self=True)
+            yield [(site, captured[site].weights, pooling if site == POOLING_SITE else attention) for site in captured]
 
     def score(self, metric: str, indices: Indices) -> ProbeScore:
         """Loss per text, or accuracy or macro-F1 in percent."""
@@ -112,7 +112,7 @@ class LabelProbe:
         scores = self.pipeline.evaluate(examples, labels)
         if metric == "f1":
             return ProbeScore(float(scores["macro_f1"]))
-        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact"]))
+        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact_match"]))
 
     def _loss(self, examples: LabelledTexts) -> ProbeScore:
         probabilities = self.classifier.predict(examples.texts, examples.pairs).probabilities  # [texts, labels]
@@ -138,7 +138,7 @@ class TagProbe:
         self.pipeline = pipeline
         self.examples = examples
         self.tagger = pipeline.tagger
-        self.model = pipeline.tagger.model
+        self.model = pipeline.tagger.model.torch_model()
         examples.tag_ids(pipeline.tags)  # reject unknown tags before anything is computed
 
     @classmethod
@@ -175,12 +175,12 @@ class QuestionAnsweringProbe:
     """Questions about passages: F1 or exact match with the reference answers."""
 
     unit: ClassVar[str] = "questions"
-    metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact": True}
+    metrics: ClassVar[Mapping[str, bool]] = {"f1": True, "exact_match": True}
 
     def __init__(self, pipeline: QuestionAnsweringPipeline, examples: SquadExamples) -> None:
         self.pipeline = pipeline
         self.examples = examples
-        self.model = pipeline.model
+        self.model = pipeline.model.torch_model()
 
     @classmethod
     def read(
@@ -215,7 +215,7 @@ class EmbeddingProbe:
     def __init__(self, pipeline: EmbeddingPipeline, documents: Documents) -> None:
         self.pipeline = pipeline
         self.documents = documents
-        self.model = pipeline.model
+        self.model = pipeline.model.torch_model()
         self._intact_indices: list[int] | None = None
         self._intact_vectors = np.zeros((0, 0), dtype=np.float32)
 

@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.trace import trace
+from regard.attention.trace import Trace, trace
 from regard.errors import UsageError, nearest
 from regard.models.base import EncoderDecoder
 from regard.models.bert import Bert
 from regard.models.layers.losses import target_logprobs
-from regard.models.rnn_text import TextBatch
+from regard.models.layers.pooling import POOLING_SITE
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
-from regard.pipeline.sentence_pairs import TranslatedSentence, split_pair
-from regard.pipeline.translation import Translation, TranslationPipeline
+from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source, split_pair
+from regard.pipeline.translation import TranslationPipeline
+from regard.pipeline.translation_result import Translation
 from regard.tasks.question_answering import (
     EncodedPassages,
     SpanBatch,
@@ -114,11 +116,17 @@ def _attention_rollout(model: Bert, tokens: Tokens, positions: Sequence[int]) ->
     """Attention rollout (Abnar and Zuidema 2020): how much of each token reaches these positions, [tokens]."""
     with trace() as captured, torch.no_grad():
         model.encode(tokens)
-    rollout = np.eye(int(tokens.lengths[0]))
+    rollout = _roll_out(captured, int(tokens.lengths[0]))
+    return np.asarray(rollout[list(positions)].mean(axis=0))
+
+
+def _roll_out(captured: Trace, num_tokens: int) -> Floats:
+    """How much of each token reaches each position through the self-attention of all layers, [tokens, tokens]."""
+    rollout = np.eye(num_tokens)
     for site in captured:
         weights = captured[site].weights[0].mean(axis=0).astype(np.float64)  # [queries, keys]
-        rollout = (0.5 * weights + 0.5 * np.eye(len(weights))) @ rollout
-    return np.asarray(rollout[list(positions)].mean(axis=0))
+        rollout = (0.5 * weights + 0.5 * np.eye(num_tokens)) @ rollout
+    return rollout
 
 
 class _ExplainableRow:
@@ -158,7 +166,8 @@ class _ExplainableLabel(_ExplainableRow):
     ) -> None:
         pairs = [inputs[1]] if len(inputs) > 1 else None
         encoded = encode_texts(classifier.special_tokens, [inputs[0]], pairs, classifier.max_length)
-        super().__init__(classifier.model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
+        model = classifier.model.torch_model()
+        super().__init__(model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
         self.label_index = label_index
         self.is_multi_label = is_multi_label
         self.temperature = classifier.temperature
@@ -176,7 +185,7 @@ class _ExplainableLabel(_ExplainableRow):
 
 
 class _ExplainableRnnLabel:
-    """Label of an RNN classifier."""
+    """Label of a classifier with its own vocabulary."""
 
     def __init__(self, classifier: RecurrentClassifier, text: str, label: str, label_index: int) -> None:
         ((_, batch),) = classifier.preprocessor.encode([text]).batches()
@@ -189,20 +198,21 @@ class _ExplainableRnnLabel:
         self.input_ids = batch.tokens.row(0)
         self.is_special = _find_special(self.input_ids, tokenizer)
         self.baseline_id = _baseline_token(tokenizer)
-        self.embedding = classifier.model.encoder.token_embedding
+        self.embedding = classifier.model.input_embedding()
 
     def logprobs(self, tokens: Tokens) -> Tensor:
         """Log-probability of the label."""
-        logits = self.model.classifier(self.model(TextBatch(tokens))).float()
+        logits = self.model.label_logits(TextBatch(tokens)).float()
         return torch.log_softmax(logits, dim=1)[:, self.label_index]
 
     def attention(self) -> Floats:
-        """Weights of the pooling; uniform where it has no attention."""
+        """Weights of the pooling, or the attention rollout to all tokens; uniform where there is no attention."""
+        tokens = Tokens.from_rows([self.input_ids])
         with trace() as captured, torch.no_grad():
-            self.model(TextBatch(Tokens.from_rows([self.input_ids])))
-        for site in captured:
-            return np.asarray(captured[site].weights[0, 0, 0], dtype=np.float64)
-        return np.ones(len(self.input_ids))
+            self.model.label_logits(TextBatch(tokens))
+        if POOLING_SITE in captured:
+            return np.asarray(captured[POOLING_SITE].weights[0, 0, 0], dtype=np.float64)
+        return np.asarray(_roll_out(captured, len(self.input_ids)).mean(axis=0))
 
 
 class _ExplainableSpan(_ExplainableRow):
@@ -217,7 +227,7 @@ class _ExplainableSpan(_ExplainableRow):
         target: str,
     ) -> None:
         super().__init__(
-            pipeline.model,
+            pipeline.model.torch_model(),
             pipeline.special_tokens,
             encoded.rows[window_index],
             encoded.token_types[window_index],
@@ -262,8 +272,8 @@ class _ExplainableTranslation:
     """Translation of a sentence, as a function of its source tokens."""
 
     def __init__(self, pipeline: TranslationPipeline, sentence: TranslatedSentence) -> None:
-        self.model: EncoderDecoder = pipeline.models[0]
-        self.input_ids = np.asarray(pipeline.recorder.source_ids(sentence), dtype=np.int32)
+        self.model: EncoderDecoder = pipeline.torch_models()[0]
+        self.input_ids = np.asarray(encode_source(pipeline.source, sentence), dtype=np.int32)
         self.target_ids = sentence.ids
         self.target = sentence.text
         self.is_special = _find_special(self.input_ids, pipeline.source)

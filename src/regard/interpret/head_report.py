@@ -1,4 +1,4 @@
-"""Report on the heads of a model: what each attends to, what is lost without it; as table, TSV, JSON and page."""
+"""Report on the heads of a model: what each attends to, and its importance; as table, TSV, JSON and page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeadRow:
 
     @property
     def label(self) -> str:
-        """The head as `--off` takes it: `encoder.3.self:2`."""
+        """The head as `--ablate` takes it: `encoder.3.self:2`."""
         return f"{self.site}:{self.head}"
 
     def to_dict(self) -> dict[str, Any]:

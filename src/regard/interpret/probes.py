@@ -89,11 +89,11 @@ class TranslationProbe:
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "bleu": True}
 
     def __init__(self, pipeline: TranslationPipeline, pairs: ParallelTexts) -> None:
-        if len(pipeline.models) > 1:
+        if len(pipeline.backends) > 1:
             raise UsageError("heads are studied in one model at a time: give one folder")
         self.pipeline = pipeline
         self.pairs = pairs
-        self.model = pipeline.models[0]
+        (self.model,) = pipeline.torch_models()
 
     @classmethod
     def read(cls, pipeline: TranslationPipeline, files: Sequence[str], config: ReadConfig) -> TranslationProbe:
@@ -177,7 +177,7 @@ class CausalProbe:
     def __init__(self, pipeline: GenerationPipeline, documents: Documents) -> None:
         self.pipeline = pipeline
         self.documents = documents
-        self.model = pipeline.model
+        self.model = pipeline.model.torch_model()
 
     @classmethod
     def read(cls, pipeline: GenerationPipeline, files: Sequence[str], config: ReadConfig) -> CausalProbe:

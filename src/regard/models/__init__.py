@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, overload
 
+from regard.components import FAMILIES
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.config.rnn_models import (
     ElmoConfig,
@@ -12,6 +13,7 @@ from regard.config.rnn_models import (
     RnnTaggerConfig,
     Seq2SeqConfig,
 )
+from regard.models.base import ModelConfig
 from regard.models.bert import Bert
 from regard.models.elmo import Elmo
 from regard.models.gpt import Gpt
@@ -19,19 +21,7 @@ from regard.models.memory_network import MemoryNetwork
 from regard.models.rnn_text import RnnClassifier, RnnTagger
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
-from regard.registry import FAMILIES, resolve
-
-AnyConfig = (
-    TransformerConfig
-    | Seq2SeqConfig
-    | MemoryNetworkConfig
-    | ElmoConfig
-    | RnnClassifierConfig
-    | RnnTaggerConfig
-    | BertConfig
-    | GptConfig
-)
-AnyModel = Transformer | Seq2Seq | MemoryNetwork | Elmo | RnnClassifier | RnnTagger | Bert | Gpt
+from regard.registry import resolve
 
 
 @overload
@@ -50,12 +40,13 @@ def build_model(config: RnnTaggerConfig) -> RnnTagger: ...
 def build_model(config: BertConfig) -> Bert: ...
 @overload
 def build_model(config: GptConfig) -> Gpt: ...
-def build_model(config: AnyConfig) -> AnyModel:
+@overload
+def build_model(config: ModelConfig) -> Any: ...
+def build_model(config: ModelConfig) -> Any:
     """Build the model of a config, with freshly initialised weights.
 
     >>> from regard.config.models import TRANSFORMER_PRESETS
     >>> build_model(TRANSFORMER_PRESETS["tiny"].override({"source_vocab_size": 9, "target_vocab_size": 9})).vocab_size
     9
     """
-    model: AnyModel = resolve(FAMILIES[config.family].model)(config)
-    return model
+    return resolve(FAMILIES[config.family].model)(config)

@@ -18,15 +18,13 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Learned
 from regard.errors import UsageError
-from regard.models.layers.block import TransformerBlock
+from regard.models.layers.block import TransformerBlock, linear_parts
 from regard.models.layers.losses import RANKING_CHUNK, target_logprobs, top_tokens, vocabulary_loss
 from regard.models.layers.prepacked import PrepackedLinear, can_prepack, prepack_linears
 from regard.packed_tokens import Candidates, Tokens
 
 TOKEN_MULTIPLE = 128  # training batches have a multiple of this many tokens
-FUSED_PARTS = {  # linear layers that are several in one matrix → how many
-    "qkv": 3,
-    "key_value": 2,
+RECURRENT_PARTS = {  # linear layers of recurrent cells that are several in one matrix → how many
     "lstm_input": 4,
     "lstm_hidden": 4,
     "lstm_feed": 4,
@@ -35,6 +33,15 @@ FUSED_PARTS = {  # linear layers that are several in one matrix → how many
     "gru_feed": 3,
 }
 OUTPUT_LAYERS = ("lm_head", "mlm_head_output", "next_sentence", "classifier")  # their rows stand for tokens or labels
+
+
+class ModelConfig(Protocol):
+    """Config of a model of any family."""
+
+    @property
+    def family(self) -> str: ...
+    def summary(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 class Model(nn.Module):
@@ -58,18 +65,23 @@ class Model(nn.Module):
             if isinstance(module, SelfAttention | CrossAttention)
         }
 
+    def torch_model(self) -> Self:
+        """The model itself, which computes in torch (`backends`)."""
+        return self
+
     def num_parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def hidden_matrices(self) -> dict[str, tuple[int, int]]:
-        """Hidden-to-hidden weights by name, each with the shape of one of its fused parts, for Muon.
+    def hidden_matrices(self) -> dict[str, list[tuple[int, int]]]:
+        """Hidden-to-hidden weights by name, each with the shapes of the matrices that it fuses, for Muon.
 
         Embeddings and output layers are not among them: their rows stand for tokens or labels, not for directions of a
         space.
         """
+        rows = fused_rows(self)
         return {
-            f"{name}.weight": (module.out_features // _num_fused_parts(name), module.in_features)
+            f"{name}.weight": [(num_rows, module.in_features) for num_rows in rows[name]]
             for name, module in self.named_modules()
             if isinstance(module, nn.Linear) and name not in OUTPUT_LAYERS
         }
@@ -109,8 +121,17 @@ def move_to_device(model: ModelT, device: str, dtype: torch.dtype = torch.float3
         raise UsageError(f"the model cannot be put on the device {device!r}: {reason}") from None
 
 
-def _num_fused_parts(name: str) -> int:
-    return FUSED_PARTS.get(name.rpartition(".")[2], 1)
+def fused_rows(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Rows of the matrices that each linear layer fuses, by the layer's name: query, key and value, or gates."""
+    rows: dict[str, tuple[int, ...]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, TransformerBlock):
+            for path, parts in linear_parts(module).items():
+                rows[f"{name}.{path}".removeprefix(".")] = tuple(parts.values())
+        elif isinstance(module, nn.Linear) and name not in rows:
+            num_parts = RECURRENT_PARTS.get(name.rpartition(".")[2], 1)
+            rows[name] = (module.out_features // num_parts,) * num_parts
+    return rows
 
 
 def initialize_weights(model: nn.Module, seed: int) -> None:
@@ -119,11 +140,13 @@ def initialize_weights(model: nn.Module, seed: int) -> None:
     Fused projections (query, key and value in one matrix) are initialised as separate ones would be.
     """
     generator = torch.Generator().manual_seed(seed)
+    rows = fused_rows(model)
     for name, module in model.named_modules():  # in order of definition
         if isinstance(module, nn.Linear):
-            bound = (6 / (module.in_features + module.out_features / _num_fused_parts(name))) ** 0.5
             with torch.no_grad():
-                module.weight.uniform_(-bound, bound, generator=generator)
+                for matrix in module.weight.split(rows[name]):
+                    bound = (6 / (module.in_features + len(matrix))) ** 0.5
+                    matrix.uniform_(-bound, bound, generator=generator)
                 if module.bias is not None:
                     module.bias.zero_()
         elif isinstance(module, nn.Embedding | Learned):
@@ -234,6 +257,7 @@ class EncoderDecoderConfig(Protocol):
 class EncoderDecoder(Packable):
     """Reads a source text and generates a target text."""
 
+    config: Any  # of the family
     settings: EncoderDecoderConfig
 
     def build_embeddings(self, config: EncoderDecoderConfig, embedding_size: int, output_size: int) -> None:
@@ -249,6 +273,10 @@ class EncoderDecoder(Packable):
         self.lm_head_bias = nn.Parameter(torch.zeros(config.target_vocab_size)) if config.output_bias else None
 
     # what a search needs (`decoding.generator.Generator`)
+    def generator(self, *, with_attention: bool = False) -> Self:
+        """The model itself, which also returns its cross-attention."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         return self.settings.target_vocab_size

@@ -209,7 +209,20 @@ class Bert(Packable):
         logits: Tensor = self.classifier(apply_dropout(hidden, self.config.classifier_dropout, noise, "head"))
         return logits
 
-    # NumPy in, NumPy out
+    def output_logits(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        """Logits of whichever head the model has: of texts [B, …] (label, next) or of tokens [N, …]."""
+        match self.config.head:
+            case "plain":
+                raise UsageError("a model without a head has hidden states, not logits")
+            case "masked" | "pretraining":
+                return nn.functional.linear(self.masked_lm_hidden(hidden), self.output_weight, self.output_bias)
+            case "next":
+                return self.next_sentence_logits(hidden, batch)
+        return self.head_logits(hidden, batch)
+
+    # NumPy in, NumPy out (`backends.EncoderBackend`)
+    makes_batches = False
+
     @torch.inference_mode()
     def encode(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
         """Hidden states of all tokens, [N, D]. `token_types` defaults to those of the tokens."""
@@ -235,16 +248,7 @@ class Bert(Packable):
     def logits(self, tokens: Tokens, token_types: Ids | None = None) -> NDArray[np.float32]:
         """Logits of the head: of texts [B, …] (label, next) or of tokens [N, …] (token, span, masked)."""
         hidden, batch = self._encode_packed(tokens, token_types)
-        match self.config.head:
-            case "plain":
-                raise UsageError("a model without a head has hidden states, not logits")
-            case "masked" | "pretraining":
-                logits = nn.functional.linear(self.masked_lm_hidden(hidden), self.output_weight, self.output_bias)
-            case "next":
-                logits = self.next_sentence_logits(hidden, batch)
-            case _:
-                logits = self.head_logits(hidden, batch)
-        return logits.float().cpu().numpy()
+        return self.output_logits(hidden, batch).float().cpu().numpy()
 
     def _encode_packed(self, tokens: Tokens, token_types: Ids | None) -> tuple[Tensor, PackedBatch]:
         """Hidden states for inference, [N, D], and their layout."""

@@ -63,13 +63,23 @@ class Gpt(Packable):
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.positions = build_positions(config.positions, config.max_positions, config.hidden_size)
+        self.positions = build_positions(
+            config.positions,
+            config.max_positions,
+            config.hidden_size,
+            num_heads=config.stack.num_heads,
+            is_causal=True,
+        )
         layers = same_layers(config.stack.num_layers, self.positions, is_causal=True)
         self.decoder = TransformerStack(gpt_stack(config).block, layers, "decoder")
         if not config.tie_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     # what a search needs (`decoding.generator.Generator`)
+    def generator(self, *, with_attention: bool = False) -> Gpt:
+        """The model itself."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary; a model without eos has one more token, which is never likely."""
@@ -110,6 +120,10 @@ class Gpt(Packable):
     def forward(self, tokens: Tokens, noise: Noise | None = None) -> Tensor:
         """Hidden states of all tokens, [N, D]."""
         ids, batch = self.to_tensors(tokens, _token_multiple(noise))
+        return self.decode(ids, batch, noise)
+
+    def decode(self, ids: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
+        """Hidden states of token ids [N] in the layout of a batch, [N, D]."""
         hidden = self._embed(ids, batch.positions, noise)
         return self.decoder(hidden, batch, noise)
 

@@ -6,8 +6,6 @@ of a text; the tagger labels words at their first tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,15 +18,7 @@ from regard.models.base import Model
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
 from regard.models.layers.recurrent import RecurrentEncoder
-from regard.packed_tokens import Tokens
-
-
-@dataclass(frozen=True)
-class TextBatch:
-    """Input of an RNN text encoder: token ids, and frozen features of each token."""
-
-    tokens: Tokens
-    features: NDArray[np.float16] | None = None  # [N, layers, F]
+from regard.models.text_classifier import TextBatch, TextClassifierModel
 
 
 class RnnTextEncoder(nn.Module):
@@ -70,6 +60,14 @@ class RnnTextModel(Model):
 
     encoder: RnnTextEncoder
 
+    def input_embedding(self) -> nn.Embedding:
+        """Embedding of the input tokens."""
+        return self.encoder.token_embedding
+
+    def mix_weights(self) -> tuple[list[float], float]:
+        """Softmax weights of the frozen layers and the scale of their mix; empty and 0 without frozen layers."""
+        return self.encoder.mix_weights()
+
     def hidden_states(self, batch: TextBatch, noise: Noise | None) -> tuple[Tensor, PackedBatch]:
         """Hidden states of all tokens, [N, 2D], and their layout."""
         ids, packed = self.to_tensors(batch.tokens)
@@ -77,7 +75,7 @@ class RnnTextModel(Model):
         return self.encoder(ids, packed, features, noise), packed
 
 
-class RnnClassifier(RnnTextModel):
+class RnnClassifier(RnnTextModel, TextClassifierModel):
     """Text classifier: encoder, pooling, linear output.
 
     >>> from regard.config.rnn_models import RnnTextConfig
@@ -90,7 +88,7 @@ class RnnClassifier(RnnTextModel):
 
     def __init__(self, config: RnnClassifierConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: RnnClassifierConfig = config
         self.encoder = RnnTextEncoder(config.encoder)
         self.pooling = Pooling(config.pooling, self.encoder.output_size)
         self.classifier = nn.Linear(self.encoder.output_size, config.num_labels)
@@ -111,10 +109,10 @@ class RnnClassifier(RnnTextModel):
         targets = torch.from_numpy(labels).to(self.device())
         return vocabulary_loss(self(batch, noise), self.classifier.weight, self.classifier.bias, targets, smoothing)
 
-    @torch.inference_mode()
-    def probabilities(self, batch: TextBatch) -> NDArray[np.float32]:
-        """Label probabilities of each text, [B, labels]."""
-        return torch.softmax(self.classifier(self(batch)).float(), dim=1).cpu().numpy()
+    def label_logits(self, batch: TextBatch, noise: Noise | None = None) -> Tensor:
+        """Logits of the labels of each text, [B, labels]."""
+        logits: Tensor = self.classifier(self(batch, noise))
+        return logits
 
 
 class RnnTagger(RnnTextModel):

@@ -80,8 +80,16 @@ class Transformer(EncoderDecoder):
         super().__init__()
         self.config = config
         self.build_embeddings(config, config.hidden_size, config.hidden_size)
-        self.source_positions = build_positions(config.positions, config.max_positions, config.hidden_size)
-        self.target_positions = build_positions(config.positions, config.max_positions, config.hidden_size)
+        self.source_positions = build_positions(
+            config.positions, config.max_positions, config.hidden_size, num_heads=config.encoder.num_heads
+        )
+        self.target_positions = build_positions(
+            config.positions,
+            config.max_positions,
+            config.hidden_size,
+            num_heads=config.decoder.num_heads,
+            is_causal=True,
+        )
         encoder_layers = same_layers(config.encoder.num_layers, self.source_positions)
         decoder_layers = same_layers(config.decoder.num_layers, self.target_positions, is_causal=True)
         self.encoder = TransformerStack(transformer_encoder(config).block, encoder_layers)

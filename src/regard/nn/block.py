@@ -176,10 +176,11 @@ class TransformerBlock(SiteModule):
         self._name_layers()
         if mask is None:
             mask = batch.full_mask()
+        scheme = NO_POSITIONS if positions is None else positions
         context = block.LayerContext(
             batch=batch,
             mask=batch.bind(mask) if isinstance(mask, Mask) else mask,
-            positions=NO_POSITIONS if positions is None else positions,
+            positions=scheme.bind(batch.padded_positions, batch.padded_positions),
             noise=noise,
         )
         if source is not None and source_batch is not None and self.layers.cross_attention is not None:

@@ -11,17 +11,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
-from regard.models.bert import Bert
-from regard.models.rnn_text import RnnClassifier
+from regard.hardware import ForkSafeLock
+from regard.models.text_classifier import TextClassifierModel
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
 from regard.tasks.classification import label_probabilities
-from regard.tasks.metrics import confusion_matrix, label_scores
+from regard.tasks.metrics import label_scores
+from regard.tasks.predictions import PredictedLabels, PredictedLabelSets
 from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.scoring import Scoring
 from regard.tasks.windows import encode_texts, text_logits
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import LabelProbabilities
@@ -58,9 +62,9 @@ class TextClassifier(Protocol):
 
 @dataclass(frozen=True)
 class RecurrentClassifier:
-    """RNN classifier with its own vocabulary."""
+    """Classifier with its own vocabulary: an RNN, or a model of a plugin's family."""
 
-    model: RnnClassifier
+    model: TextClassifierModel
     preprocessor: RnnPreprocessor
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
@@ -76,7 +80,7 @@ class RecurrentClassifier:
         )
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
-        """Record the attention of the pooling over one text."""
+        """Record the attention over one text."""
         recorder = RnnTextRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
         return recorder.record(text, config, task=TASK, label=best_label, prediction=probabilities)
@@ -86,7 +90,7 @@ class RecurrentClassifier:
 class EncoderClassifier:
     """Encoder with a classification head and calibrated probabilities."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
     temperature: float = 1.0
@@ -118,7 +122,7 @@ class EncoderClassifier:
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"prediction": probabilities})
 
 
@@ -172,7 +176,7 @@ class Label(PipelineResult, str):
         return label
 
 
-class ClassificationPipeline:
+class ClassificationPipeline(PicklablePipeline):
     """Classifies texts; `account` counts how much of all texts so far was read."""
 
     task_name = TASK
@@ -180,11 +184,13 @@ class ClassificationPipeline:
     def __init__(self, classifier: TextClassifier, task: dict[str, Any]) -> None:
         self.classifier = classifier
         self.task = task
+        self.task_name = str(task.get("task") or TASK)  # a plugin's task may have such models, too
         self.labels: list[str] = list(task["labels"])
         self.thresholds: list[float] | None = None  # of each label, where a text may have several
         if task.get("thresholds") is not None:
             self.thresholds = [float(task["thresholds"][label]) for label in self.labels]
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
         """Yield the label of each text, or pair of texts, in order; a blank text has an empty label."""
@@ -197,13 +203,15 @@ class ClassificationPipeline:
     def _classify_batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Label]:
         labels = [Label.for_blank_text(text) for text in texts]
         indices = [index for index, text in enumerate(texts) if text.strip()]
-        self.truncation_report.blank += len(texts) - len(indices)
+        with self._report_lock:
+            self.truncation_report.blank += len(texts) - len(indices)
         if not indices:
             return labels
         predictions = self.classifier.predict(
             [texts[index] for index in indices], None if pairs is None else [pairs[index] for index in indices]
         )
-        self.truncation_report.add(predictions.truncation_report)
+        with self._report_lock:
+            self.truncation_report.add(predictions.truncation_report)
         label_separator = str(self.task.get("label_separator") or LABEL_SEPARATOR)
         for row, index in enumerate(indices):
             label = Label.from_probabilities(
@@ -233,8 +241,14 @@ class ClassificationPipeline:
         """Classify one text, or a pair of texts."""
         return self.classify([text], None if pair is None else [pair])[0]
 
-    def evaluate(self, examples: LabelledTexts, predictions: Sequence[Label]) -> dict[str, Any]:
-        """Metrics of predictions, their calibration error, and how many texts were truncated or read in windows."""
+    def evaluate(
+        self, examples: LabelledTexts, predictions: Sequence[Label], *, metrics: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Metrics of predictions, their calibration error, and how many texts were truncated or read in windows.
+
+        `metrics` are names of further ones.
+        """
+        scoring = Scoring(self.task_name, tuple(metrics))
         reading = {
             "cut": sum(label.truncated > 0 for label in predictions),
             "windowed": sum(label.windows > 1 for label in predictions),
@@ -242,13 +256,15 @@ class ClassificationPipeline:
         rows = [[label.probabilities.get(name, 0.0) for name in self.labels] for label in predictions]
         probabilities = np.array(rows)  # [texts, labels]
         if self.thresholds is not None:
-            return {**self._evaluate_multi_label(examples, predictions, probabilities), **reading}
+            return {**self._evaluate_multi_label(examples, predictions, probabilities, scoring), **reading}
         targets = examples.label_ids(self.labels)
         predicted = np.array([self.labels.index(label) for label in predictions], dtype=np.int64)
-        confusion = confusion_matrix(targets, predicted, len(self.labels))
+        label_predictions = PredictedLabels(predictions=predicted, references=targets, labels=self.labels)
+        confusion = label_predictions.confusion
         return {
             "texts": len(examples),
             **label_scores(confusion),
+            **scoring.compute_final(label_predictions),
             "calibration_error": calibration_error(probabilities.max(1), predicted == targets),
             "labels": self.labels,
             "confusion": confusion.tolist(),
@@ -256,7 +272,7 @@ class ClassificationPipeline:
         }
 
     def _evaluate_multi_label(
-        self, examples: LabelledTexts, predictions: Sequence[Label], probabilities: Probabilities
+        self, examples: LabelledTexts, predictions: Sequence[Label], probabilities: Probabilities, scoring: Scoring
     ) -> dict[str, Any]:
         targets = examples.label_matrix(self.labels)  # [texts, labels]
         predicted = np.array([[name in label.labels for name in self.labels] for label in predictions])
@@ -267,7 +283,9 @@ class ClassificationPipeline:
         confidence = np.maximum(probabilities, 1 - probabilities)
         return {
             "texts": len(examples),
-            **multi_label_f1(predicted, targets),
+            **scoring.compute_final(
+                PredictedLabelSets(predictions=predicted, references=targets > 0, labels=self.labels)
+            ),
             "calibration_error": calibration_error(confidence.ravel(), is_right.ravel()),
             "labels": self.labels,
             "f1_by_label": f1_by_label,

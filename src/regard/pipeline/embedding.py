@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.checkpoint.hf.sentence_transformers import SentenceTransformersConfig
 from regard.config.inference import EmbeddingConfig, RecordConfig
 from regard.data.batching import length_sorted_batches
-from regard.engine.folder import SwitchingEncoder
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.packed_tokens import Tokens
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import Omission
 from regard.view.record.record import Record
-
-if TYPE_CHECKING:
-    from regard.models.bert import Bert
 
 TASK = "embed"
 
@@ -48,14 +45,14 @@ class Neighbours:
     similarities: NDArray[np.float32]  # [queries, top_k]
 
 
-class EmbeddingPipeline:
+class EmbeddingPipeline(PicklablePipeline):
     """Embeds texts: one vector per text."""
 
     task_name = TASK
 
     def __init__(
         self,
-        model: Bert,
+        model: EncoderBackend,
         special_tokens: SpecialTokens,
         modules: SentenceTransformersConfig,
         *,
@@ -84,16 +81,16 @@ class EmbeddingPipeline:
             raise UsageError(
                 f"max_length ({max_length}) is more than the model reads: {self.max_positions} tokens at most"
             )
-        pooling = self.modules.pooling if config.pooling == "folder" else (config.pooling,)
+        pooling = self.modules.pooling if config.pooling == "auto" else (config.pooling,)
         num_windows = 0
-        if config.long_texts == "windows":
+        if config.long_texts == "window":
             vectors, truncation, num_windows = self._embed_windows(texts, max_length, pooling, config.batch_tokens)
         else:
             tokens, truncation = self.special_tokens.encode_batch(texts, max_length=max_length)
-            if config.long_texts == "refuse" and truncation.truncated_texts:
-                raise UsageError(f"{truncation.format()}: shorten them, or allow --long-texts cut or windows")
+            if config.long_texts == "error" and truncation.truncated_texts:
+                raise UsageError(f"{truncation.format()}: shorten them, or pass --long-texts truncate or window")
             vectors = self._embed_tokens(tokens, pooling, config.batch_tokens)
-        if config.normalize == "yes" or (config.normalize == "folder" and self.modules.normalize):
+        if config.normalize == "yes" or (config.normalize == "auto" and self.modules.normalize):
             vectors = normalize(vectors)
         recorder = partial(self._build_record, list(texts[:1]), len(texts), max_length)
         return attach_recorder(Embeddings(vectors, truncation, windows=num_windows), recorder)
@@ -108,7 +105,7 @@ class EmbeddingPipeline:
         if num_texts > 1:
             omissions = (Omission(f"{num_texts:,} texts were embedded", "all but the first"),)
         row = encode_row(self.special_tokens, first_text[0], max_length=max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"omissions": omissions})
 
     def __call__(self, text: str) -> Vectors:
@@ -126,10 +123,8 @@ class EmbeddingPipeline:
 
     def _embed_tokens(self, tokens: Tokens, pooling: Sequence[str], max_tokens: int) -> Vectors:
         """Embed sequences, in batches of similar length."""
-        if len(tokens) and isinstance(self.model, SwitchingEncoder) and not self.model.uses_torch:
-            return self.model.embed_texts(
-                Tokens(tokens.ids, tokens.offsets), pooling
-            )  # the engine makes its own batches
+        if len(tokens) and self.model.makes_batches:
+            return self.model.embed_texts(Tokens(tokens.ids, tokens.offsets), pooling)
         vectors = np.zeros((len(tokens), self.model.config.hidden_size * len(pooling)), np.float32)
         batches = length_sorted_batches(tokens.lengths[:, None].astype(np.int64), max_tokens=max_tokens)
 

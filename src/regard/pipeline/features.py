@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from regard.config.inference import RecordConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import layer_mix_attention
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.elmo import ElmoFeatures, elmo_scores
+from regard.tasks.elmo import ElmoFeatures, predict_both_directions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.view.record.parts import Omission
 from regard.view.record.record import Record
@@ -50,7 +52,7 @@ class TextFeatures(PipelineResult):
         return (scale * np.tensordot(layer_weights, self.layers, axes=1)).astype(np.float32)  # [words, features]
 
 
-class FeaturePipeline:
+class FeaturePipeline(PicklablePipeline):
     """Extracts ELMo features from texts."""
 
     task_name = TASK
@@ -75,11 +77,12 @@ class FeaturePipeline:
     def _token_spans(self, text: str) -> list[tuple[int, int]]:
         return self.model.tokenizer.encode(text).spans
 
-    def evaluate(self, documents: Documents) -> dict[str, Any]:
-        """Loss and perplexity of running text, left to right and right to left."""
+    def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Loss and perplexity of running text, left to right and right to left, and metrics by name."""
         stream = TokenStream.from_documents(documents, self.model.tokenizer, self.model.sequence_length)
-        metrics = elmo_scores(self.model.model, stream)
-        return {"documents": len(documents), "tokens": len(stream.ids), **metrics}
+        predictions = predict_both_directions(self.model.model, stream)
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(predictions)
+        return {"documents": len(documents), "tokens": len(stream.ids), **scores}
 
     def __call__(self, text: str) -> TextFeatures:
         """Extract the layers of one text, word by word."""

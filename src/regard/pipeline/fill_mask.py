@@ -17,11 +17,12 @@ from regard.data.documents import Documents
 from regard.errors import UsageError
 from regard.models.bert import Bert
 from regard.packed_tokens import Tokens
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.masked_lm import FilledToken, MaskedRowLayout, masked_lm_scores, top_tokens_at, unigram_loss
-from regard.tasks.metrics import perplexity
+from regard.tasks.masked_lm import FilledToken, MaskedRowLayout, predict_masked_tokens, top_tokens_at, unigram_loss
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
@@ -67,7 +68,7 @@ class _MaskedRow:
     start: int = 0  # index of the first token of the text that is read
 
 
-class FillMaskPipeline:
+class FillMaskPipeline(PicklablePipeline):
     """Predicts the masked tokens of texts."""
 
     task_name = TASK
@@ -197,8 +198,8 @@ class FillMaskPipeline:
         recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(encoded_row, config, task=TASK, run_model=self.model.logits, extra_parts=build_steps)
 
-    def evaluate(self, documents: Documents, row_length: int = 0) -> dict[str, Any]:
-        """Masked-LM loss and perplexity of running text, beside those of a unigram model.
+    def evaluate(self, documents: Documents, row_length: int = 0, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Masked-LM loss and perplexity of running text, beside those of a unigram model, and metrics by name.
 
         15 % of the tokens are masked, always the same ones; `row_length` defaults to that of training.
         """
@@ -208,20 +209,17 @@ class FillMaskPipeline:
         layout = MaskedRowLayout.from_tokenizer(self.tokenizer, MaskingConfig(next_sentence=has_pairs))
         max_length = min(row_length or int(self.task.get("row", 128)), self.max_length) - layout.num_special
         stream = TokenStream.from_documents(documents, self.tokenizer, max(1, max_length))
-        scores = masked_lm_scores(self.model, stream, layout)
-        metrics: dict[str, Any] = {
+        baseline_loss = None if self.token_counts is None else unigram_loss(self.token_counts, stream, layout)
+        predictions = predict_masked_tokens(self.model, stream, layout, unigram_loss=baseline_loss)
+        scores: dict[str, Any] = {
             "documents": len(documents),
             "tokens": len(stream.ids),
-            "hidden": scores.num_predictions,
-            "loss": scores.loss,
-            "perplexity": perplexity(scores.loss, 1),
+            "hidden": len(predictions.references),
+            **Scoring(self.task_name, tuple(metrics)).compute_final(predictions),
         }
-        if self.token_counts is not None:
-            metrics["perplexity_unigram"] = perplexity(unigram_loss(self.token_counts, stream, layout), 1)
-            metrics["times_better"] = metrics["perplexity_unigram"] / metrics["perplexity"]
-        if scores.next_sentence_accuracy is not None:
-            metrics["next_accuracy"] = scores.next_sentence_accuracy
-        return metrics
+        if "perplexity_unigram" in scores:
+            scores["times_better"] = scores["perplexity_unigram"] / scores["perplexity"]
+        return scores
 
 
 def _pack_rows(rows: Sequence[_MaskedRow]) -> tuple[Tokens, NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from regard.config.inference import DecodingConfig, GenerationConfig, RecordConf
 from regard.data.documents import Documents
 from regard.decoding.rules import ForbidSequences, History, Rule
 from regard.decoding.search import Hypothesis, search
+from regard.engine.backend import CausalBackend
 from regard.errors import UsageError
-from regard.models.gpt import Gpt
 from regard.packed_tokens import Candidates, Tokens
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.trace_records import (
     Axes,
     capture_text,
@@ -26,12 +27,16 @@ from regard.pipeline.records.trace_records import (
 )
 from regard.pipeline.records.translation_records import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.causal_lm import causal_lm_scores
+from regard.tasks.causal_lm import predict_next_tokens
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.parts import DecodingStep, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
+
+if TYPE_CHECKING:
+    from regard.models.gpt import Gpt
 
 TASK = "causal-lm"
 AXES = {"decoder.self": Axes("target", "source", is_generated=True, is_causal=True)}
@@ -84,17 +89,17 @@ class TextStreamer:
             self.num_reported = len(text)
 
 
-class GenerationPipeline:
+class GenerationPipeline(PicklablePipeline):
     """Continues texts."""
 
     task_name = TASK
 
-    def __init__(self, model: Gpt, tokenizer: Tokenizer, task: dict[str, Any]) -> None:
+    def __init__(self, model: CausalBackend, tokenizer: Tokenizer, task: dict[str, Any]) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.task = task
         text_ids = set(range(tokenizer.vocab_size)) - tokenizer.special_ids
-        self._forbidden_ids = sorted(set(range(model.config.vocab_size)) - text_ids - {model.eos_id})
+        self._forbidden_ids = sorted(set(range(model.config.vocab_size)) - text_ids - {model.config.eos_id})
         # a prompt begins a document where documents were lines or paragraphs; in whole files it may stand anywhere
         self._starts_document = task.get("document", "file") != "file"
 
@@ -164,7 +169,7 @@ class GenerationPipeline:
             indices = np.flatnonzero(lengths == length).tolist()
             tokens = Tokens.from_rows([prompt_ids[index] for index in indices])
             max_lengths = [config.max_new_tokens] * len(indices)
-            batch = search(self.model, tokens, decoding, max_lengths=max_lengths, rules=rules)
+            batch = search(self.model.generator(), tokens, decoding, max_lengths=max_lengths, rules=rules)
             for index, prompt_hypotheses in zip(indices, batch, strict=True):
                 hypotheses[index] = prompt_hypotheses
         return hypotheses
@@ -190,7 +195,7 @@ class GenerationPipeline:
         Of a text longer than the model's positions, the last tokens are read in one pass.
         """
         has_eos = generation.finished and self.model.config.eos_id >= 0
-        eos_ids = [self.model.eos_id] if has_eos else []
+        eos_ids = [self.model.config.eos_id] if has_eos else []
         full_ids = [*prompt_ids, *generation.ids, *eos_ids]
         max_positions = self.model.config.max_positions
         num_omitted = max(0, len(full_ids) - 1 - max_positions)
@@ -199,12 +204,13 @@ class GenerationPipeline:
             raise UsageError("nothing was read and nothing generated: there is no attention to show")
         source_ids = visible_ids[:-1]
         target_ids = visible_ids[1:]
-        sites = self.model.attention_sites()
+        model = self.model.torch_model()
+        sites = model.attention_sites()
         if config.store_qkv == "best":
             last_site = [*sites][-1]
             config = config.override({"store_qkv": f"{last_site}:0"})
         with capture_text(config, sites, len(source_ids), len(source_ids)) as captured:
-            logits = self.model.logits(Tokens.from_rows([source_ids])).float()
+            logits = model.logits(Tokens.from_rows([source_ids])).float()
         logprobs = logits.log_softmax(-1).cpu().numpy()
         omissions: tuple[Omission, ...] = ()
         if num_omitted:
@@ -223,16 +229,10 @@ class GenerationPipeline:
             collect_attention([captured.trace], AXES),
             task=TASK,
             steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
-            positions=position_codes(self.model.positions, self._position_size(), max(len(source_ids), 32)),
+            positions=position_codes(model.positions, _position_size(model), max(len(source_ids), 32)),
             qkv=collect_qkv(captured),
             omissions=omissions,
         )
-
-    def _position_size(self) -> int:
-        """Size of a position code: of a head with rotary positions, else of a hidden state."""
-        hidden_size = self.model.config.hidden_size
-        is_rotary = isinstance(self.model.positions, Rotary)
-        return hidden_size // self.model.config.stack.num_heads if is_rotary else hidden_size
 
     def _word_ids(self, generation: Generation, prompt_ids: list[int], num_eos: int) -> list[int]:
         """Word of the full text that each token belongs to; -1 for special tokens."""
@@ -242,11 +242,19 @@ class GenerationPipeline:
         content_words = token_word_ids(self.tokenizer, generation.full_text, content_ids)
         return [*[-1] * num_special, *content_words, *[-1] * num_eos]
 
-    def evaluate(self, documents: Documents) -> dict[str, Any]:
-        """Loss of running text in nats, per token and per character, and the perplexity of a token."""
+    def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Loss of running text in nats, per token and per character, perplexity of a token, and metrics by name."""
         if self.tokenizer.eos_id < 0:
             raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
         stream = TokenStream.from_documents(documents, self.tokenizer, self.model.config.max_positions - 1)
         num_characters = sum(map(len, documents.texts))
-        metrics = causal_lm_scores(self.model, stream, num_characters)
-        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **metrics}
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
+            predict_next_tokens(self.model.torch_model(), stream, num_characters)
+        )
+        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **scores}
+
+
+def _position_size(model: Gpt) -> int:
+    """Size of a positional encoding: of a head with rotary positions, else of a hidden state."""
+    hidden_size = model.config.hidden_size
+    return hidden_size // model.config.stack.num_heads if isinstance(model.positions, Rotary) else hidden_size

@@ -1,42 +1,43 @@
-"""Loaders that build torch models, one for each task, and `train`."""
+"""Loaders of the other tasks, and `train`."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.attention.intervention import active_intervention
-from regard.checkpoint.causal_dir import load_causal_lm
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
-from regard.checkpoint.hf.sentence_transformers import read_modules
-from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.model_dir import LoadedTranslator, folder_task, is_encoder_folder
-from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedRnnText, load_memory_network, load_rnn_text
+from regard.backends import EncoderBackend
+from regard.checkpoint.encoder_dir import load_encoder
+from regard.checkpoint.model_dir import folder_task, is_encoder_folder
+from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
+from regard.checkpoint.source import EncoderSource
+from regard.components import FAMILIES
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
-from regard.engine.backend import causal_backend, encoder_backend, read_encoder, read_translator, translator_backends
-from regard.engine.folder import as_bert, as_gpt, is_engine_folder, open_engine_folder
+from regard.config.settings import Config
+from regard.engine.backend import BackendOptions
+from regard.engine.folder import read_causal_lm, read_encoder
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
-from regard.hardware import available_cores
 from regard.models import build_model
-from regard.models.base import EncoderDecoder, Model, ModelT, move_to_device
-from regard.models.bert import Bert
-from regard.models.gpt import Gpt
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.models.base import move_to_device
+from regard.models.inference import check_ablation, configure_torch, prepare_for_inference
+from regard.models.text_classifier import TextClassifierModel
+from regard.pipeline.classification import TASK, ClassificationPipeline, EncoderClassifier, RecurrentClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
+from regard.pipeline.load import load
+from regard.pipeline.pickling import reloadable
 from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnsweringPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.registry import TASKS, resolve
+from regard.registry import PACKAGE, PluginWarning, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.rnn_text import RnnPreprocessor
@@ -45,7 +46,7 @@ from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
+_stated_families: set[str] = set()  # families without an engine builder of which that was said
 Pipeline = (
     TranslationPipeline
     | FeaturePipeline
@@ -64,62 +65,22 @@ SETTING_GROUPS = (
 )
 
 
-def load_pipeline(
-    folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
-) -> Pipeline:
-    """Load the pipeline of a folder, whatever its task; several folders form an ensemble of translation models."""
-    if len(folders) != 1:
-        return load_translators(folders, device=device, precision=precision, threads=threads, backend=backend)
-    task = TASKS[folder_task(folders[0])]
-    options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
-    if not task.has_engine:
-        if backend == "engine":
-            raise UsageError(f"{folders[0]}: the engine cannot run a model of this kind; leave out the backend")
-        options = {"device": device, "precision": precision or "float32", "threads": threads}
-    pipeline: Pipeline = resolve(task.load)(folders[0], **options)
-    return pipeline
-
-
 # ---- parts of a pipeline
 
 
-def _configure_torch(precision: str, threads: int) -> torch.dtype:
-    """Set the number of torch threads (0: all cores); return the dtype of a precision."""
-    if precision not in DTYPES:
-        raise ConfigError(f"precision must be one of {', '.join(DTYPES)}, not {precision!r}")
-    torch.set_num_threads(threads or available_cores())
-    return DTYPES[precision]
-
-
-def _configure_rnn(folder: str | Path, precision: str | None, threads: int, backend: str) -> torch.dtype:
-    """Configure torch for an RNN text encoder, which the engine cannot run."""
-    if backend == "engine":
-        raise UsageError(f"{folder}: the engine cannot run a model of this kind; leave out the backend")
-    return _configure_torch(precision or "float32", threads)
-
-
-def _torch_precision(precision: str | None) -> str:
-    """Precision of the torch model beside an engine: int8 is the engine's alone."""
-    if precision is None or precision == "int8":
-        return "float32"
-    return precision
-
-
-def _num_workers(device: str, threads: int) -> int:
-    """Batches computed at a time: on the CPU one core per batch is fastest."""
-    return (threads or available_cores()) if device == "cpu" else 1
-
-
-def _prepare_for_inference(model: ModelT, device: str, dtype: torch.dtype) -> ModelT:
-    """Move a model to its device in evaluation mode; ablated heads must exist in it."""
-    _check_ablation(model)
-    return move_to_device(model, device, dtype).eval()
-
-
-def _check_ablation(model: Model) -> None:
-    intervention = active_intervention()
-    if intervention is not None:
-        intervention.check(model.attention_sites())
+def _configure_family(
+    folder: str | Path, family: str, precision: str | None, threads: int, backend: str
+) -> torch.dtype:
+    """Configure torch; for a plugin's family without an engine builder, say once that torch computes it."""
+    has_engine = FAMILIES[family].engine is not None
+    if backend == "engine" and not has_engine:
+        raise UsageError(
+            f"{folder}: the family {family} has no engine builder, torch computes it: leave out the backend"
+        )
+    if not has_engine and FAMILIES.owner(family) != PACKAGE and family not in _stated_families:
+        _stated_families.add(family)
+        warnings.warn(f"the family {family} has no engine builder: torch computes it", PluginWarning, stacklevel=4)
+    return configure_torch(precision or "float32", threads)
 
 
 def _load_elmo(folder: str | Path, device: str, dtype: torch.dtype) -> ElmoFeatures:
@@ -129,16 +90,17 @@ def _load_elmo(folder: str | Path, device: str, dtype: torch.dtype) -> ElmoFeatu
 
 def _load_preprocessor(
     folder: str | Path,
-    loaded: LoadedRnnText[RnnClassifierConfig] | LoadedRnnText[RnnTaggerConfig],
+    loaded: LoadedTextModel[Any],
     device: str,
     dtype: torch.dtype,
 ) -> RnnPreprocessor:
-    """Load the input side of an RNN text encoder, with its frozen ELMo features where it has them."""
+    """Load the input side of a text model, with the frozen ELMo features where an RNN has them."""
     labels = loaded.metadata.get("labels")
     if not isinstance(labels, list) or len(labels) != loaded.config.num_labels:
         raise CheckpointError(f"{folder}: task.json does not name the {loaded.config.num_labels} labels of the model")
     features = None
-    if loaded.config.encoder.num_feature_layers:
+    is_rnn = isinstance(loaded.config, RnnClassifierConfig | RnnTaggerConfig)
+    if is_rnn and loaded.config.encoder.num_feature_layers:
         features_folder = Path(folder) / FEATURES
         features = _load_elmo(features_folder, device, dtype)
         metadata = loaded.metadata.get("features")
@@ -147,33 +109,9 @@ def _load_preprocessor(
     return RnnPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
 
 
-@dataclass(frozen=True)
-class ComputeOptions:
-    """Device, precision, threads and backend of a model."""
-
-    device: str
-    precision: str | None
-    threads: int
-    backend: str
-
-    def encoder(self, loaded: LoadedEncoder) -> Bert:
-        """Build an encoder: in torch, or in the engine with torch for traces and ablation."""
-        dtype = _configure_torch(_torch_precision(self.precision), self.threads)
-        threads = self.threads or available_cores()
-
-        def build() -> Bert:
-            return _prepare_for_inference(loaded.model(), self.device, dtype).pack()
-
-        if not is_engine_folder(loaded.path):
-            return encoder_backend(loaded, build, self.backend, self.precision, self.device, threads)
-        engine_folder = open_engine_folder(loaded.path)
-        engine_folder.check_precision(self.precision)
-        if self.backend != "torch" and self.device == "cpu":
-            return as_bert(engine_folder.encoder(threads))
-        return as_bert(_prepare_for_inference(engine_folder.model(), self.device, dtype))
-
-
-def _load_fine_tuned(folder: str | Path, task: str, head: str, options: ComputeOptions) -> tuple[LoadedEncoder, Bert]:
+def _load_fine_tuned(
+    folder: str | Path, task: str, head: str, options: BackendOptions
+) -> tuple[EncoderSource, EncoderBackend]:
     """Load a fine-tuned encoder; another head, or another task, is an error."""
     loaded = read_encoder(folder, task=task)
     if loaded.config.head != head:
@@ -183,7 +121,7 @@ def _load_fine_tuned(folder: str | Path, task: str, head: str, options: ComputeO
     return loaded, options.encoder(loaded)
 
 
-def _max_length(loaded: LoadedEncoder) -> int:
+def _max_length(loaded: EncoderSource) -> int:
     """Tokens of a row: as in training where that is known."""
     return min(loaded.max_length, int(loaded.metadata.get("max_length", loaded.max_length)))
 
@@ -191,31 +129,59 @@ def _max_length(loaded: LoadedEncoder) -> int:
 # ---- one loader for each task
 
 
+@reloadable
 def load_features(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FeaturePipeline:
     """Load ELMo features, as `regard train elmo` writes them."""
-    features = _load_elmo(folder, device, _configure_torch(precision, threads))
-    _check_ablation(features.model)
+    features = _load_elmo(folder, device, configure_torch(precision, threads))
+    check_ablation(features.model)
     return FeaturePipeline(features)
 
 
+@reloadable
 def load_classifier(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> ClassificationPipeline:
     """Load the text classifier of a folder: a fine-tuned encoder or an RNN."""
     if is_encoder_folder(folder):
-        return _load_encoder_classifier(folder, ComputeOptions(device, precision, threads=threads, backend=backend))
-    dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnClassifierConfig, ClassificationPipeline.task_name)
-    model = build_model(loaded.config)
-    model.load_state_dict(loaded.weights)
+        return _load_encoder_classifier(folder, BackendOptions(device, precision, threads=threads, backend=backend))
+    return load_text_classifier(folder, TASK, device=device, precision=precision, threads=threads, backend=backend)
+
+
+@reloadable
+def load_text_classifier(
+    folder: str | Path,
+    task: str = "",
+    *,
+    device: str = "cpu",
+    precision: str | None = None,
+    threads: int = 0,
+    backend: str = "auto",
+) -> ClassificationPipeline:
+    """Load a text classifier with its own vocabulary, of any family: an RNN, or one of a plugin.
+
+    `task` is the one that it must be for; by default any.
+    """
+    loaded: LoadedTextModel[Any] = load_text_model(folder, Config, task or folder_task(folder))
+    family = loaded.config.family
+    if not issubclass(resolve(FAMILIES[family].model), TextClassifierModel):
+        raise CheckpointError(f"{folder}: a model of the family {family}, where a text classifier is needed")
+    dtype = _configure_family(folder, family, precision, threads, backend)
+    engine = resolve(FAMILIES[family].engine)
+    model: TextClassifierModel
+    if engine is not None and backend != "torch":
+        arrays = {name: tensor.numpy() for name, tensor in loaded.weights.items()}
+        model = engine.from_weights(loaded.config, arrays, precision or "float32")
+    else:
+        model = build_model(loaded.config)
+        model.load_state_dict(loaded.weights)
+        model = prepare_for_inference(model, device, dtype)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
-    classifier = RecurrentClassifier(_prepare_for_inference(model, device, dtype), preprocessor)
-    return ClassificationPipeline(classifier, loaded.metadata)
+    return ClassificationPipeline(RecurrentClassifier(model, preprocessor), loaded.metadata)
 
 
-def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> ClassificationPipeline:
+def _load_encoder_classifier(folder: str | Path, options: BackendOptions) -> ClassificationPipeline:
     loaded, model = _load_fine_tuned(folder, ClassificationPipeline.task_name, "label", options)
     is_multi_label = loaded.problem_type == "multi_label_classification"
     task = {**loaded.metadata, "labels": list(loaded.labels)}
@@ -231,51 +197,42 @@ def _load_encoder_classifier(folder: str | Path, options: ComputeOptions) -> Cla
     return ClassificationPipeline(classifier, task)
 
 
+@reloadable
 def load_tagger(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> TokenClassificationPipeline:
     """Load the tagger of a folder: a fine-tuned encoder or an RNN."""
     if is_encoder_folder(folder):
-        options = ComputeOptions(device, precision, threads=threads, backend=backend)
+        options = BackendOptions(device, precision, threads=threads, backend=backend)
         fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
         encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
         return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
-    dtype = _configure_rnn(folder, precision, threads, backend)
-    loaded = load_rnn_text(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
+    dtype = _configure_family(folder, RnnTaggerConfig().family, precision, threads, backend)
+    loaded = load_text_model(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
-    rnn_tagger = RecurrentTagger(_prepare_for_inference(model, device, dtype), preprocessor)
+    rnn_tagger = RecurrentTagger(prepare_for_inference(model, device, dtype), preprocessor)
     return TokenClassificationPipeline(rnn_tagger, loaded.metadata["labels"], loaded.metadata)
 
 
+@reloadable
 def load_answerer(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> QuestionAnsweringPipeline:
     """Load the extractive question answering model of a folder."""
-    options = ComputeOptions(device, precision, threads=threads, backend=backend)
+    options = BackendOptions(device, precision, threads=threads, backend=backend)
     loaded, model = _load_fine_tuned(folder, QuestionAnsweringPipeline.task_name, "span", options)
     max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
     return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
 
 
-def load_embedder(
-    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
-) -> EmbeddingPipeline:
-    """Load the encoder of a folder or a published model, whatever its head, to embed texts."""
-    loaded = read_encoder(folder, head="plain")
-    model = ComputeOptions(device, precision, threads=threads, backend=backend).encoder(loaded)
-    workers = _num_workers(device, threads)
-    return EmbeddingPipeline(
-        model, SpecialTokens(loaded.tokenizer), read_modules(loaded.path), max_length=loaded.max_length, workers=workers
-    )
-
-
+@reloadable
 def load_filler(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FillMaskPipeline:
-    """Load the masked language model of a folder or a published model."""
-    dtype = _configure_torch(precision, threads)
+    """Load the masked language model of a folder, or of a model on the hub."""
+    dtype = configure_torch(precision, threads)
     loaded = load_encoder(folder)
     if loaded.config.head not in ("masked", "pretraining"):
         raise CheckpointError(
@@ -285,89 +242,33 @@ def load_filler(
     if SpecialTokens(loaded.tokenizer).mask_id < 0:
         raise CheckpointError(f"{folder}: its tokenizer has no mask token ({' or '.join(MASK_TOKENS)})")
     counts = read_token_counts(loaded.path, loaded.tokenizer.vocab_size)
-    model = _prepare_for_inference(loaded.model(), device, dtype).pack()
+    model = prepare_for_inference(loaded.model(), device, dtype).pack()
     return FillMaskPipeline(model, loaded.tokenizer, loaded.metadata, loaded.max_length, counts)
 
 
+@reloadable
 def load_generator(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
 ) -> GenerationPipeline:
-    """Load the causal language model of a folder or a published model."""
-    dtype = _configure_torch(_torch_precision(precision), threads)
-    if is_engine_folder(folder):
-        engine_folder = open_engine_folder(folder)
-        engine_folder.check_precision(precision)
-        if backend != "torch" and device == "cpu":
-            model = as_gpt(engine_folder.causal_lm())
-        else:
-            model = _prepare_for_inference(engine_folder.model(), device, dtype)
-        return GenerationPipeline(model, engine_folder.tokenizers()[0], engine_folder.task)
-    loaded = load_causal_lm(folder)
-
-    def build() -> Gpt:
-        gpt: Gpt = build_model(loaded.config)
-        gpt.load_state_dict(loaded.weights)
-        return _prepare_for_inference(gpt, device, dtype).pack()
-
-    return GenerationPipeline(
-        causal_backend(loaded, build, backend, precision, device), loaded.tokenizer, loaded.metadata
-    )
+    """Load the causal language model of a folder, or of a model on the hub."""
+    source = read_causal_lm(folder)
+    options = BackendOptions(device, precision, threads=threads, backend=backend)
+    return GenerationPipeline(options.causal_lm(source), source.tokenizer, source.metadata)
 
 
+@reloadable
 def load_stories(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> StoryQAPipeline:
     """Load the memory network of a folder, which answers questions about stories."""
-    dtype = _configure_torch(precision, threads)
+    dtype = configure_torch(precision, threads)
     if dtype != torch.float32:
         raise ConfigError(f"memory networks compute in float32, not in {precision}: leave out --precision")
     loaded = load_memory_network(folder)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     vocabulary = StoryVocabulary.from_dict(loaded.vocabulary, str(loaded.path / VOCABULARY))
-    return StoryQAPipeline(_prepare_for_inference(model, device, dtype), vocabulary, loaded.metadata)
-
-
-def load_translators(
-    folders: Sequence[str | Path], *, device: str, precision: str | None, threads: int, backend: str
-) -> TranslationPipeline:
-    """Load the translation model of a run directory or model folder; several folders form an ensemble."""
-    if not folders:
-        raise UsageError("load needs at least one folder")
-    opened = [read_translator(resolve_model(folder)) for folder in folders]
-    engines = translator_backends(opened, backend, precision, device)
-    translators = [translator.loaded for translator in opened]
-    dtype = _configure_torch("float32" if engines else precision or "float32", threads)
-    _check_same_tokenizers(folders, translators)
-    first = translators[0]
-    return TranslationPipeline(
-        [_build_translator(translator, device, dtype, pack=not engines) for translator in translators],
-        first.source,
-        first.target,
-        decoding=first.decoding,
-        task=first.metadata,
-        workers=_num_workers(device, threads),
-        engines=engines,
-    )
-
-
-def _check_same_tokenizers(folders: Sequence[str | Path], translators: Sequence[LoadedTranslator]) -> None:
-    first = translators[0]
-    for folder, translator in zip(folders, translators, strict=True):
-        tokenizers = (("source", first.source, translator.source), ("target", first.target, translator.target))
-        for side, expected, tokenizer in tokenizers:
-            if tokenizer.digest != expected.digest:
-                raise UsageError(
-                    f"{folder} has another {side} tokenizer than {folders[0]}: the models of an ensemble must be "
-                    "trained with the same one"
-                )
-
-
-def _build_translator(loaded: LoadedTranslator, device: str, dtype: torch.dtype, pack: bool) -> EncoderDecoder:
-    model: EncoderDecoder = build_model(loaded.config)
-    model.load_state_dict(loaded.weights)
-    model = _prepare_for_inference(model, device, dtype)
-    return model.pack() if pack else model
+    return StoryQAPipeline(prepare_for_inference(model, device, dtype), vocabulary, loaded.metadata)
 
 
 # ---- training
@@ -397,7 +298,7 @@ def train(
         )
     if report.verdict is not None and report.verdict.text:
         warnings.warn(f"{out}: {report.verdict.text}", stacklevel=2)
-    return load_pipeline([out], device="cpu", precision=None, threads=0, backend="auto")
+    return load(out)
 
 
 def _resolve_setting(name: str, run_config: type[RunConfig]) -> str:

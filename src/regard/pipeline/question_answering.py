@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.squad import SquadExample, SquadExamples
 from regard.errors import UsageError
-from regard.models.bert import Bert
+from regard.hardware import ForkSafeLock
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, VisibleWindow, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.question_answering import (
     AnswerSpan,
     EncodedPassages,
-    answer_scores,
+    PredictedAnswers,
     answerable_positions,
     best_spans,
     encode_questions,
 )
+from regard.tasks.scoring import Scoring
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import SpanProbabilities
 from regard.view.record.record import Record
@@ -66,12 +69,14 @@ class Answer(PipelineResult):
         return values
 
 
-class QuestionAnsweringPipeline:
+class QuestionAnsweringPipeline(PicklablePipeline):
     """Answers questions with spans of their passages; `account` counts how passages were read so far."""
 
     task_name = TASK
 
-    def __init__(self, model: Bert, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]) -> None:
+    def __init__(
+        self, model: EncoderBackend, special_tokens: SpecialTokens, max_length: int, task: dict[str, Any]
+    ) -> None:
         self.model = model
         self.special_tokens = special_tokens
         self.max_length = max_length
@@ -79,6 +84,7 @@ class QuestionAnsweringPipeline:
         self.overlap = int(task.get("overlap", DEFAULT_OVERLAP))
         self.threshold = float(task.get("threshold", -1e9))
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     def answer(self, questions: Sequence[tuple[str, str]], *, top_k: int = 1) -> list[Answer]:
         """Answer each (question, passage) pair, with the `top_k - 1` next best spans as alternatives."""
@@ -90,7 +96,8 @@ class QuestionAnsweringPipeline:
         for start in range(0, len(questions), QUESTIONS_PER_BATCH):
             batch = questions[start : start + QUESTIONS_PER_BATCH]
             encoded = encode_questions(self.special_tokens, batch, self.max_length, self.overlap)
-            self.truncation_report.add(encoded.truncation)
+            with self._report_lock:
+                self.truncation_report.add(encoded.truncation)
             batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
             for index, (pair, spans) in enumerate(zip(batch, batch_spans, strict=True)):
                 answer = self._build_answer(pair, spans, encoded.text_indices.count(index))
@@ -155,13 +162,14 @@ class QuestionAnsweringPipeline:
             )
             return {"prediction": probabilities}
 
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        model = self.model.torch_model()
+        recorder = EncoderRecorder(model, self.special_tokens)
         return recorder.record(
             row,
             config,
             task=TASK,
             title=question,
-            run_model=self.model.logits,
+            run_model=model.logits,
             extra_parts=build_probabilities,
         )
 
@@ -169,10 +177,13 @@ class QuestionAnsweringPipeline:
         """Answer one question."""
         return self.answer([(question, passage)])[0]
 
-    def evaluate(self, questions: SquadExamples, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016)."""
-        metrics = answer_scores([answer.text for answer in answers], questions.examples)
-        return {"questions": len(questions), **metrics, "account": self.truncation_report.to_dict()}
+    def evaluate(
+        self, questions: SquadExamples, answers: Sequence[Answer], *, metrics: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016), and metrics by name."""
+        predictions = PredictedAnswers(predictions=[answer.text for answer in answers], references=questions.examples)
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(predictions)
+        return {"questions": len(questions), **scores, "account": self.truncation_report.to_dict()}
 
 
 def _find_window(encoded: EncodedPassages, answer: Answer | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from regard.view.record.parts import DecodingStep
 
 
-# attributes that need the model, or are computed with it: not pickled
-_TRANSIENT_ATTRIBUTES = ("_recorder", "_cached_record", "_cached_attention", "_ablated_heads")
 Recorder = Callable[[RecordConfig], "Record"]
 Result = TypeVar("Result", bound="PipelineResult")
 
@@ -34,6 +32,13 @@ Result = TypeVar("Result", bound="PipelineResult")
 class PipelineResult:
     """Result of a pipeline; its record is built on demand, by running the model once more under a trace."""
 
+    # attributes that need the model, or are computed with it: not pickled
+    transient_attributes: ClassVar[tuple[str, ...]] = (
+        "_recorder",
+        "_ablated_heads",
+        "_cached_record",
+        "_cached_attention",
+    )
     _recorder: Recorder | None = None
     _ablated_heads: str = ""  # heads that were ablated when the result was computed
 
@@ -81,7 +86,7 @@ class PipelineResult:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model behind: a pickled result has no recorder."""
-        return {name: value for name, value in self.__dict__.items() if name not in _TRANSIENT_ATTRIBUTES}
+        return {name: value for name, value in self.__dict__.items() if name not in self.transient_attributes}
 
 
 def attach_recorder(result: Result, recorder: Recorder) -> Result:

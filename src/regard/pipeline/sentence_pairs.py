@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +16,11 @@ from regard.decoding.batch_search import batch_by_length
 from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.ensemble import mean_logprobs
 from regard.decoding.search import Hypothesis, hypothesis_score
-from regard.engine.translator import TranslatorEngine
+from regard.engine.backend import TranslatorBackend
 from regard.errors import UsageError
 from regard.packed_tokens import Tokens
 from regard.text.sentences import Sentences, split_lines, split_long, split_sentences
 from regard.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from regard.models.base import EncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -241,7 +237,7 @@ def check_forced_length(
 def score_sentences(
     sentences: Sequence[TranslatedSentence],
     source_ids: Sequence[list[int]],
-    backends: Sequence[EncoderDecoder | TranslatorEngine],
+    backends: Sequence[TranslatorBackend],
     config: DecodingConfig,
 ) -> list[TranslationScore]:
     """Score given translations as the search does; several backends form an ensemble."""
@@ -263,14 +259,15 @@ def score_sentences(
 
 
 def _score_batch(
-    backend: EncoderDecoder | TranslatorEngine, source: Tokens, target: Tokens, has_coverage: bool
+    backend: TranslatorBackend, source: Tokens, target: Tokens, has_coverage: bool
 ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
     """Log-probabilities of the target tokens and, with `has_coverage`, the attention summed over them, row by row."""
-    if not has_coverage or isinstance(backend, TranslatorEngine):
-        return backend.target_logprobs(source, target), []
-    site = [*backend.cross_attention_sites()][-1]  # the site whose coverage the search counts
+    if not has_coverage:
+        return backend.generator().target_logprobs(source, target), []
+    model = backend.torch_model()
+    site = [*model.cross_attention_sites()][-1]  # the site whose coverage the search counts
     with trace(site, full_precision=True) as captured:
-        logprobs = backend.target_logprobs(source, target)
+        logprobs = model.target_logprobs(source, target)
     weights = captured[site].weights.mean(axis=1)  # [rows, target, source]
     coverages = []
     for row_weights, source_length, target_length in zip(weights, source.lengths, target.lengths + 1, strict=True):

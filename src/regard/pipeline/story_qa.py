@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import DataError, UsageError
 from regard.models.memory_network import MemoryNetwork
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.result import PipelineResult
+from regard.tasks.predictions import PredictedStoryAnswers
+from regard.tasks.scoring import Scoring
 from regard.tasks.story_qa import (
     HopAnswer,
     StoryScores,
@@ -69,9 +72,6 @@ class StoryAnswer(PipelineResult, str):
             answers.append(answer)
         answers[0].alternatives = answers[1:]
         return answers[0]
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # pickled as its text alone
 
     @property
     def supporting(self) -> list[SupportingSentence]:
@@ -130,12 +130,12 @@ class StoryAnswer(PipelineResult, str):
             ],
             "sentences": list(self.sentences),
             "hops": [[round(float(weight), 6) for weight in hop] for hop in self.hops],
-            "looked_at": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
+            "supporting": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
             "forgotten": self.forgotten,
         }
 
 
-class StoryQAPipeline:
+class StoryQAPipeline(PicklablePipeline):
     """Answers questions about stories with a memory network."""
 
     task_name = TASK
@@ -176,12 +176,16 @@ class StoryQAPipeline:
             for question, prediction in zip(questions, predictions, strict=True)
         ]
 
-    def evaluate(self, stories: StoryQuestions, *, strict: bool = True) -> tuple[StoryScores, list[str]]:
-        """Score the answers to questions with known answers; also return the answers.
+    def evaluate(
+        self, stories: StoryQuestions, *, strict: bool = True, metrics: Sequence[str] = ()
+    ) -> tuple[StoryScores, list[str]]:
+        """Score the answers to questions with known answers, also by the named metrics; also return the answers.
 
         A known answer that training never saw is an error or, without `refuse`, counts as answered wrongly.
         """
         examples = encode_stories(stories, self.vocabulary, self.model.config, strict=strict)
         predictions = predict_answers(self.model, self.vocabulary, examples)
         scores = score_answers(examples, predictions, self.vocabulary)
-        return scores, [prediction.text for prediction in predictions]
+        story_predictions = PredictedStoryAnswers.from_answers(examples, predictions, self.vocabulary)
+        by_name = Scoring(self.task_name, tuple(metrics)).compute_final(story_predictions)
+        return replace(scores, metrics=by_name), [prediction.text for prediction in predictions]

@@ -11,15 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.conll import TaggedSentences
-from regard.models.bert import Bert
+from regard.hardware import ForkSafeLock
 from regard.models.rnn_text import RnnTagger
+from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
+from regard.tasks.predictions import PredictedEntities, PredictedTags
 from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.scoring import Scoring
 from regard.tasks.tagging import RnnSentences, Spans, encode_words, split_words, tag_logprobs, word_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import DecodingStep
@@ -81,7 +85,7 @@ class RecurrentTagger:
 class EncoderTagger:
     """Encoder with a token classification head."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
 
@@ -99,7 +103,7 @@ class EncoderTagger:
     ) -> Record:
         """Record the attention over one text; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model, self.special_tokens)
+        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
@@ -151,7 +155,7 @@ class TaggedText(PipelineResult):
         }
 
 
-class TokenClassificationPipeline:
+class TokenClassificationPipeline(PicklablePipeline):
     """Tags the words of texts; `account` counts how texts were read so far."""
 
     task_name = TASK
@@ -162,6 +166,7 @@ class TokenClassificationPipeline:
         self.task = task
         self.transitions = tag_transitions(self.tags)
         self.truncation_report = TruncationReport()
+        self._report_lock = ForkSafeLock()
 
     @property
     def has_entities(self) -> bool:
@@ -177,7 +182,8 @@ class TokenClassificationPipeline:
 
     def _tag_batch(self, texts: Sequence[str], spans: Sequence[Spans]) -> Iterator[TaggedText]:
         predictions = self.tagger.predict(texts, spans)
-        self.truncation_report.add(predictions.truncation_report)
+        with self._report_lock:
+            self.truncation_report.add(predictions.truncation_report)
         for index, (text, text_spans, logprobs) in enumerate(zip(texts, spans, predictions.logprobs, strict=True)):
             tag_ids = viterbi(logprobs, self.transitions) if len(logprobs) else np.zeros(0, dtype=np.int64)
             tagged = TaggedText(
@@ -215,15 +221,21 @@ class TokenClassificationPipeline:
             predictions += [tagged.tags for tagged in tagged_texts]
         return predictions
 
-    def evaluate(self, examples: TaggedSentences, predictions: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Strict entity F1, over all labels and by label."""
+    def evaluate(
+        self, examples: TaggedSentences, predictions: Sequence[Sequence[str]], *, metrics: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Strict entity F1, over all labels and by label, and metrics by name."""
         examples.tag_ids(self.tags)  # reject unknown tags
         targets = [list(sentence.tags) for sentence in examples.sentences]
         labels = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
         f1_by_label = {}
         for label in labels:
             f1_by_label[label] = entity_scores(_keep_label(predictions, label), _keep_label(targets, label))["f1"]
-        return {"sentences": len(examples), **entity_scores(predictions, targets), "f1_by_kind": f1_by_label}
+        predictions_class = PredictedEntities if self.has_entities else PredictedTags
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
+            predictions_class(predictions=predictions, references=targets)
+        )
+        return {"sentences": len(examples), **scores, "f1_by_kind": f1_by_label}
 
 
 def _keep_label(sentences: Sequence[Sequence[str]], label: str) -> list[list[str]]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast, overload
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
-from regard.attention.intervention import active_intervention
-from regard.attention.trace import is_tracing
 from regard.config.inference import DecodingConfig, RecordConfig
 from regard.decoding.batch_search import search_in_batches
 from regard.decoding.beams import BeamTree
@@ -17,11 +15,11 @@ from regard.decoding.constraints import Constraints, PhraseTokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.generator import Generator
 from regard.decoding.search import Hypothesis
-from regard.engine.folder import LazyProxy
-from regard.engine.translator import TranslatorEngine
+from regard.engine.backend import Lazy, TranslatorBackend
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
-from regard.pipeline.result import PipelineResult, attach_recorder
+from regard.pipeline.pickling import PicklablePipeline
+from regard.pipeline.result import attach_recorder
 from regard.pipeline.sentence_pairs import (
     Candidate,
     SentenceCandidates,
@@ -36,7 +34,7 @@ from regard.pipeline.sentence_pairs import (
     split_pair,
     unique_texts,
 )
-from regard.tasks.alignment import to_pharaoh
+from regard.pipeline.translation_result import Translation
 from regard.text.sentences import Sentences
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.record import Record
@@ -63,106 +61,52 @@ class _TranslationRequest:
         return bool(self.prefix.strip() or self.constraints.force)
 
 
-class Translation(PipelineResult, str):
-    """A translation: a str with its source, score, alternatives and attention.
-
-    The score of a text of several sentences is the mean of theirs, its log-probability their sum.
-    """
-
-    source: str
-    score: float
-    logprob: float
-    finished: bool  # False: the length limit, not the model, ended a sentence
-    sentences: list[TranslatedSentence]
-    alternatives: list[Translation]  # the next best, best first
-    _translation_recorder: TranslationRecorder
-
-    @classmethod
-    def from_hypotheses(
-        cls,
-        text: str,
-        source: str,
-        sentences: list[TranslatedSentence],
-        hypotheses: Sequence[Hypothesis],
-        recorder: TranslationRecorder,
-    ) -> Translation:
-        """Build the translation of a text from one hypothesis for each of its sentences."""
-        scores = [TranslationScore.from_hypothesis(hypothesis) for hypothesis in hypotheses]
-        text_score = TranslationScore.combine(scores)
-        translation = cls(text)
-        translation.source = source
-        translation.score = text_score.score
-        translation.logprob = text_score.logprob
-        translation.finished = all(hypothesis.finished for hypothesis in hypotheses)
-        translation.sentences = sentences
-        translation.alternatives = []
-        translation._translation_recorder = recorder
-        return translation
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)  # pickled as its text alone
-
-    @property
-    def tokens(self) -> list[str]:
-        """The generated subwords."""
-        tokenizer = self._translation_recorder.target
-        subwords = [tokenizer.subwords(sentence.ids) for sentence in self.sentences]
-        return list(itertools.chain.from_iterable(subwords))
-
-    @cached_property
-    def alignment(self) -> Links:
-        """Word alignment: (source word, target word) pairs; words are separated by white space, counted from 0."""
-        return self._translation_recorder.align(self.sentences)
-
-    @property
-    def pharaoh(self) -> str:
-        """The alignment in Pharaoh format: `0-0 1-2`."""
-        return to_pharaoh(self.alignment)
-
-    def record(self, title: str = "", languages: tuple[str, str] = ("", ""), **settings: Any) -> Record:
-        """Build the record of this translation; settings are those of `RecordConfig`."""
-        record = super().record(title, **settings)
-        source_language, target_language = languages
-        language_of = {"source": source_language, "target": target_language, "decoder_input": target_language}
-        texts = {side: replace(text, language=language_of[side]) for side, text in record.texts.items()}
-        return replace(record, texts=texts)
-
-
-class TranslationPipeline:
+class TranslationPipeline(PicklablePipeline):
     """Translates texts with one model or an ensemble."""
 
     task_name = TASK
 
     def __init__(
         self,
-        models: Sequence[EncoderDecoder],
+        backends: Sequence[TranslatorBackend],
         source: Tokenizer,
         target: Tokenizer,
         *,
         decoding: DecodingConfig | None = None,
         task: Mapping[str, Any] | None = None,
         workers: int = 1,
-        engines: Sequence[TranslatorEngine] = (),
     ) -> None:
         """Take models that share tokenizers, their decoding config and the content of their `task.json`.
 
-        `workers` batches are computed at a time, one per core. `engines` are the same models in the C++ engine: they
-        translate and score unless attention is traced or ablated.
+        Several models form an ensemble. `workers` batches are computed at a time, one per core.
         """
         metadata = task or {}
-        self.models = [model.eval() for model in models]
+        self.backends = list(backends)
         self.source = source
         self.target = target
         self.decoding = decoding or DecodingConfig()
         self.workers = WorkerPool(workers)
-        self.engines = list(engines)
-        self.generator: Generator[Any] = _combine_generators(self.models)
-        self.engine_generator: Generator[Any] | None = _combine_generators(self.engines) if self.engines else None
-        max_positions = min(model.settings.max_positions for model in self.models)
+        max_positions = min(backend.config.max_positions for backend in self.backends)
         self.max_source_length = min(max_positions, int(metadata.get("max_length") or max_positions))  # eos included
         self.max_target_length = max_positions - 1
         self.phrase_tokenizer = PhraseTokenizer(target)
-        self.recorder = _build_recorder(self.models, source, target, metadata.get("alignment_head"))
+        self._recorder = Lazy(partial(self._build_recorder, metadata.get("alignment_head")))
+
+    def torch_models(self) -> list[EncoderDecoder]:
+        """The models in torch, for gradients, parameters and attention sites; built on first use."""
+        return [backend.torch_model() for backend in self.backends]
+
+    @property
+    def recorder(self) -> TranslationRecorder:
+        """Records attention and aligns words, with the torch models."""
+        return self._recorder.get()
+
+    def _build_recorder(self, alignment_head: object) -> TranslationRecorder:
+        from regard.pipeline.records.translation_records import StoredAlignmentHead, TranslationRecorder
+
+        models = self.torch_models()
+        head = StoredAlignmentHead.from_json(alignment_head, models[0])
+        return TranslationRecorder(models, self.source, target=self.target, alignment_head=head)
 
     @overload
     def __call__(self, text: str, **settings: Any) -> Translation: ...
@@ -270,23 +214,10 @@ class TranslationPipeline:
     def _decoding_config(self, settings: Mapping[str, Any]) -> DecodingConfig:
         return self.decoding.override(settings) if settings else self.decoding
 
-    def _uses_engine(self, config: DecodingConfig) -> bool:
-        """Whether the engine computes: it has no coverage, traces or ablation."""
-        if self.engine_generator is None or config.coverage_penalty:
-            return False
-        return not is_tracing() and active_intervention() is None
-
-    def _select_generator(self, config: DecodingConfig) -> Generator[Any]:
-        engine = self.engine_generator if self._uses_engine(config) else None
-        return self._packed_generator() if engine is None else engine
-
-    def _packed_generator(self) -> Generator[Any]:
-        """The torch models, packed for inference on first use where an engine computes otherwise."""
-        if self.engines:
-            for model in self.models:
-                if not model.is_packed:
-                    model.pack()
-        return self.generator
+    def _generator(self, config: DecodingConfig) -> Generator[Any]:
+        """The generator of a search, of all models together."""
+        with_attention = bool(config.coverage_penalty)
+        return _combine_generators([backend.generator(with_attention=with_attention) for backend in self.backends])
 
     def _search(
         self, sentences: Sequence[str], source_ids: Sequence[list[int]], requests: Sequence[_TranslationRequest]
@@ -301,7 +232,7 @@ class TranslationPipeline:
         for index, ids in enumerate(source_ids):
             if not ids:
                 yield index, [Candidate("", empty)]
-        generator = self._select_generator(config)
+        generator = self._generator(config)
         retokenized: list[SentenceCandidates] = []
         for indices, batch in self._search_batches(generator, sentences, source_ids, requests):
             batch_candidates = [self._decode(hypotheses or [empty]) for hypotheses in batch]
@@ -344,7 +275,7 @@ class TranslationPipeline:
         forced = None
         phrases = [constraints.phrases_for(sentence) for sentence in nonblank_sentences]
         if any(phrases):
-            forced = [self.phrase_tokenizer.tokenize_forced(phrase, self.generator.vocab_size) for phrase in phrases]
+            forced = [self.phrase_tokenizer.tokenize_forced(phrase, generator.vocab_size) for phrase in phrases]
         check_forced_length(nonblank_sentences, prefixes, forced, self.max_target_length)
         batches = search_in_batches(
             generator,
@@ -375,7 +306,7 @@ class TranslationPipeline:
             target = draft.replace([candidate.text for candidate in ranked])
             sentences = pair_sentences(draft, target, [hypothesis.ids for hypothesis in hypotheses])
             text = target.text() if candidates else ""
-            translation = Translation.from_hypotheses(text, source, sentences, hypotheses, self.recorder)
+            translation = Translation.from_hypotheses(text, source, sentences, hypotheses, self)
             recorder = partial(self._build_record, source, text, sentences, request)
             translations.append(attach_recorder(translation, recorder))
         translations[0].alternatives = translations[1:]
@@ -397,7 +328,8 @@ class TranslationPipeline:
     def _beam_tree(self, request: _TranslationRequest, sentence: TranslatedSentence) -> BeamTree:
         tree = BeamTree()
         source_ids = self.source.encode_batch([sentence.source])
-        for _ in self._search_batches(self._packed_generator(), [sentence.source], source_ids, [request], tree):
+        generator = _combine_generators(self.torch_models())
+        for _ in self._search_batches(generator, [sentence.source], source_ids, [request], tree):
             pass  # the search fills the tree
         return tree
 
@@ -414,7 +346,7 @@ class TranslationPipeline:
             else:
                 sentences = split_pair(source, target, self.target, split=split)
             for sentence in sentences:
-                source_length = len(self.recorder.source_ids(sentence))
+                source_length = len(encode_source(self.source, sentence))
                 target_length = len(sentence.ids)
                 if source_length > self.max_source_length or target_length > self.max_target_length:
                     raise UsageError(
@@ -425,27 +357,8 @@ class TranslationPipeline:
         return pairs
 
     def _score(self, sentences: Sequence[TranslatedSentence], config: DecodingConfig) -> list[TranslationScore]:
-        source_ids = [self.recorder.source_ids(sentence) for sentence in sentences]
-        backends = self.engines if self._uses_engine(config) else self.models
-        return score_sentences(sentences, source_ids, backends, config)
-
-
-def _build_recorder(
-    models: Sequence[EncoderDecoder], source: Tokenizer, target: Tokenizer, alignment_head: object
-) -> TranslationRecorder:
-    """Build the recorder of models; lazily, where the models are lazy."""
-
-    def build() -> TranslationRecorder:
-        from regard.pipeline.records.translation_records import StoredAlignmentHead, TranslationRecorder
-
-        torch_models = [model.materialize() if isinstance(model, LazyProxy) else model for model in models]
-        head = StoredAlignmentHead.from_json(alignment_head, torch_models[0])
-        return TranslationRecorder(torch_models, source, target=target, alignment_head=head)
-
-    if not isinstance(models[0], LazyProxy):
-        return build()
-    proxy = LazyProxy(build, source=source, target=target, source_ids=partial(encode_source, source))
-    return cast("TranslationRecorder", proxy)
+        source_ids = [encode_source(self.source, sentence) for sentence in sentences]
+        return score_sentences(sentences, source_ids, self.backends, config)
 
 
 def _combine_generators(generators: Sequence[Generator[Any]]) -> Generator[Any]:

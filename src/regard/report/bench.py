@@ -27,7 +27,7 @@ from regard.pipeline.load import load
 
 if TYPE_CHECKING:
     from regard.pipeline.loaders import Pipeline
-    from regard.pipeline.translation import Translation
+    from regard.pipeline.translation_result import Translation
 
 BACKENDS = ("engine", "torch")
 TORCH_PRECISIONS = ("float32", "bf16")

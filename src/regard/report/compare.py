@@ -20,7 +20,8 @@ from regard.config.runs import TranslateRun
 from regard.data.pairs import ParallelTexts
 from regard.errors import UsageError
 from regard.pipeline.load import load_translator
-from regard.pipeline.translation import Translation, TranslationPipeline
+from regard.pipeline.translation import TranslationPipeline
+from regard.pipeline.translation_result import Translation
 from regard.report.charts import Points, heat_map, line_chart
 from regard.report.info import describe_folder
 from regard.tasks.metrics import (
@@ -29,8 +30,8 @@ from regard.tasks.metrics import (
     bleu_short_long,
     paired_bootstrap,
     scores_by_length,
-    translation_scores,
 )
+from regard.tasks.scoring import translation_scores
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 from regard.view.selection import select_attention
@@ -364,7 +365,7 @@ def _evaluate(run: ComparedRun, test: ParallelTexts, sentence: str, threads: int
         hypotheses,
         sentences_per_second=len(hypotheses) / seconds,
         example=model(sentence, split=False),
-        has_cross_attention=bool(model.models[0].cross_attention_sites()),
+        has_cross_attention=bool(model.torch_models()[0].cross_attention_sites()),
     )
 
 

@@ -20,7 +20,7 @@ from regard.data.synthetic import SyntheticPair, generate_rows
 from regard.engine.library import unavailable_reason
 from regard.formatting import format_duration
 from regard.pipeline.load import load_translator
-from regard.pipeline.translation import Translation
+from regard.pipeline.translation_result import Translation
 from regard.tasks.metrics import exact_match
 from regard.training.listeners import Listener
 from regard.training.run import train_run

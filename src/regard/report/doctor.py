@@ -20,7 +20,7 @@ EXTRAS = {  # extra → its modules and their purpose
     "convert": (("sentencepiece", "transformers", "ctranslate2"), "Marian folders in, CTranslate2 out"),
     "figures": (("cairosvg",), "figures as PNG and PDF"),
     "made": (("num2words",), "numbers in words as synthetic data"),
-    "onnx": (("onnx", "onnxruntime"), "models as ONNX"),
+    "onnx": (("onnx", "onnxruntime", "onnxscript"), "models as ONNX"),
     "serve": (("fastapi", "uvicorn"), "the page of regard see, served on this machine"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
 }

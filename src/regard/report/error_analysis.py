@@ -119,7 +119,7 @@ def _group_name(lower: int, upper: int | None) -> str:
 def _find_doubtful_labels(
     predictions: Sequence[LabelPrediction], gold: Sequence[tuple[str, ...]], labels: Sequence[str]
 ) -> list[int]:
-    """Find texts whose gold label is likely wrong, the likeliest first (confident learning, Northcutt et al., 2021).
+    """Find texts whose gold label is probably wrong, most probable first (confident learning, Northcutt et al., 2021).
 
     The model is at least as confident in another label as it is on average on texts with that label, and the gold label
     has a low probability.

@@ -10,20 +10,18 @@ from typing import Any, Protocol
 
 from rich.filesize import decimal
 
-from regard.checkpoint import causal_dir, native
+from regard.checkpoint import native
 from regard.checkpoint.atomic import is_temporary, published_path, read_json
 from regard.checkpoint.encoder_dir import read_encoder_config, read_encoder_labels
 from regard.checkpoint.hf import causal, encoder_decoders, encoders
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CONFIG, read_task_file
 from regard.checkpoint.model_dir import expected_shapes
-from regard.checkpoint.native import NativeConfig, read_native_config
+from regard.checkpoint.native import NativeConfig, native_family, read_native_config
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, WORDPIECE_VOCAB
-from regard.config.models import GptConfig
-from regard.config.rnn_models import ElmoConfig, MemoryNetworkConfig, RnnClassifierConfig, RnnTaggerConfig
-from regard.engine.backend import read_encoder
-from regard.engine.folder import is_engine_folder
+from regard.config.settings import Config
+from regard.engine.folder import is_engine_folder, read_encoder
 from regard.errors import CheckpointError
 from regard.registry import TASKS, resolve
 from regard.training.verdict import Verdict
@@ -37,16 +35,6 @@ class DescribedConfig(NativeConfig, Protocol):
     def summary(self) -> str:
         """Describe the model in a few words."""
         ...
-
-
-# native model types whose config class is known by the type; other types are encoders or encoder–decoders
-NATIVE_CONFIGS: dict[
-    str, type[ElmoConfig | RnnClassifierConfig | RnnTaggerConfig | MemoryNetworkConfig | GptConfig]
-] = {
-    **native.MEMORY_NETWORK_TYPES,
-    **native.RNN_TEXT_TYPES,
-    causal_dir.NATIVE_TYPE: GptConfig,
-}
 
 
 @dataclass(frozen=True)
@@ -103,6 +91,8 @@ class FolderInfo:
         if scores:
             step = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
             lines.append(f"scores at {step}: {', '.join(scores)}")
+        if self.task.get("metric"):
+            lines.append(f"selected by: {self.task['metric']}")
         verdict = Verdict.from_dict(self.task.get("verdict"))
         if verdict and verdict.text:
             lines.append(verdict.text)
@@ -157,15 +147,15 @@ def describe_folder(folder: str | Path) -> FolderInfo:
 def _read_config(path: Path, fields: dict[str, Any], where: str) -> DescribedConfig:
     """Config of a folder of any model type; `fields` is the content of its `config.json`."""
     model_type = fields.get("model_type")
-    if model_type in NATIVE_CONFIGS:
-        return read_native_config(fields, NATIVE_CONFIGS, where)
     if model_type in causal.CAUSAL_TYPES:
         return causal.config_from_hf(fields, where)
-    if not encoders.is_encoder(fields):
-        return encoder_decoders.config_from_hf(fields, where)
-    if is_engine_folder(path):
-        return read_encoder(path).config
-    return read_encoder_config(path)
+    if encoders.is_encoder(fields):
+        return read_encoder(path).config if is_engine_folder(path) else read_encoder_config(path)
+    if model_type not in encoder_decoders.ARCHITECTURES and native_family(model_type):
+        config: Any = read_native_config(fields, Config, where)
+        described: DescribedConfig = config
+        return described
+    return encoder_decoders.config_from_hf(fields, where)
 
 
 def _read_labels(path: Path, fields: dict[str, Any]) -> dict[str, Any]:

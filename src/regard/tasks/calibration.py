@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +99,7 @@ def fit_thresholds(probabilities: FloatArray, label_matrix: FloatArray) -> NDArr
     return thresholds
 
 
-def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: FloatArray) -> dict[str, float]:
+def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: NDArray[Any]) -> dict[str, float]:
     """Micro-F1, macro-F1 over the labels that occur, and exact matches, in percent.
 
     >>> multi_label_f1(np.array([[True, False], [True, True]]), np.array([[1.0, 0.0], [0.0, 1.0]]))["micro_f1"]
@@ -112,5 +113,5 @@ def multi_label_f1(predicted: NDArray[np.bool_], label_matrix: FloatArray) -> di
     return {
         "micro_f1": 200.0 * float(correct.sum()) / max(1, int(sums.sum())),
         "macro_f1": 100.0 * float(label_f1.mean()) if occurs.any() else 0.0,
-        "exact": 100.0 * float((predicted == targets).all(1).mean()),
+        "exact_match": 100.0 * float((predicted == targets).all(1).mean()),
     }

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.attention.dropout import Noise
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Tokens
-from regard.tasks.metrics import perplexity
+from regard.tasks.predictions import PredictedNextTokens
 from regard.tasks.token_stream import EVALUATION_ROWS, Indices, StreamObjective, TokenStream
 
 
@@ -63,8 +63,7 @@ def total_loss(model: Gpt, stream: TokenStream) -> float:
     return sum(float(model.loss(Tokens.from_rows(batch))[1]) for batch in batches)
 
 
-def causal_lm_scores(model: Gpt, stream: TokenStream, num_characters: int) -> dict[str, float]:
-    """Loss in nats per token and per character, and perplexity per token."""
+def predict_next_tokens(model: Gpt, stream: TokenStream, num_characters: int) -> PredictedNextTokens:
+    """Predict all tokens of a stream, whose text has `num_characters`."""
     total = total_loss(model, stream)
-    loss = total / len(stream.ids)
-    return {"loss": loss, "loss_per_character": total / num_characters, "perplexity": perplexity(loss, 1)}
+    return PredictedNextTokens(loss=total / len(stream.ids), loss_per_character=total / num_characters)

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from regard.attention.dropout import Noise
 from regard.models.bert import Bert
-from regard.models.rnn_text import RnnClassifier, TextBatch
+from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
@@ -41,7 +41,7 @@ class RnnLabelBatch:
 
 
 class RnnClassificationObjective(RowObjective[RnnTexts]):
-    """Cross-entropy of the labels that an RNN text encoder predicts."""
+    """Cross-entropy of the labels that a text classifier with its own vocabulary predicts."""
 
     unit = "texts"
 
@@ -62,16 +62,16 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         return RnnLabelBatch(self.train.batch(indices), self.labels[indices])
 
     def loss(
-        self, model: RnnClassifier, batch: RnnLabelBatch, smoothing: float, noise: Noise | None
+        self, model: TextClassifierModel, batch: RnnLabelBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
         """Sums of the smoothed and the plain loss over the batch's texts."""
         if self.class_weights is None:
             return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
-        logits = model.classifier(model(batch.texts, noise)).float()
+        logits = model.label_logits(batch.texts, noise).float()
         return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.class_weights)
 
 
-def label_probabilities(model: RnnClassifier, texts: RnnTexts) -> NDArray[np.float32]:
+def label_probabilities(model: TextClassifierModel, texts: RnnTexts) -> NDArray[np.float32]:
     """Probability of each label for each text, [texts, labels]."""
     probabilities = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
     for indices, batch in texts.batches():

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.dropout import Noise
-from regard.checkpoint.native import load_rnn_text
+from regard.checkpoint.native import load_text_model
 from regard.config.rnn_models import ElmoConfig
 from regard.data.batching import length_sorted_batches
 from regard.models import build_model
 from regard.models.elmo import Elmo
 from regard.packed_tokens import Tokens
-from regard.tasks.metrics import perplexity
+from regard.tasks.predictions import PredictedBothDirections
 from regard.tasks.token_stream import EVALUATION_ROWS, Indices, StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer
 
@@ -67,16 +67,10 @@ def direction_losses(model: Elmo, stream: TokenStream) -> tuple[float, float]:
     return float(forward), float(backward)
 
 
-def elmo_scores(model: Elmo, stream: TokenStream) -> dict[str, float]:
-    """Loss and perplexity of a stream: forward, backward and their mean."""
+def predict_both_directions(model: Elmo, stream: TokenStream) -> PredictedBothDirections:
+    """Predict the tokens of a stream from the left and from the right; the loss is the mean of both directions."""
     forward, backward = direction_losses(model, stream)
-    loss = (forward + backward) / 2
-    return {
-        "loss": loss,
-        "perplexity": perplexity(loss, 1),
-        "perplexity_forward": perplexity(forward, 1),
-        "perplexity_backward": perplexity(backward, 1),
-    }
+    return PredictedBothDirections(loss=(forward + backward) / 2, forward_loss=forward, backward_loss=backward)
 
 
 Layers = NDArray[np.float32]  # [T, layers, F]
@@ -98,7 +92,7 @@ class ElmoFeatures:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> ElmoFeatures:
         """Load the features of an ELMo model folder."""
-        loaded = load_rnn_text(folder, ElmoConfig, "elmo")
+        loaded = load_text_model(folder, ElmoConfig, "elmo")
         model = build_model(loaded.config)
         model.load_state_dict(loaded.weights)
         frozen = model.to(device).eval().requires_grad_(False)

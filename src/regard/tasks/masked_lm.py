@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from regard.errors import CheckpointError, UsageError
 from regard.models.bert import Bert
 from regard.models.layers.losses import top_tokens, vocabulary_loss
 from regard.packed_tokens import Ids, Tokens
+from regard.tasks.predictions import PredictedMaskedTokens
 from regard.tasks.token_stream import Indices, StreamObjective, TokenStream, equal_rows
 from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.text.tokenizer import Tokenizer
@@ -297,32 +299,40 @@ def evaluation_batches(stream: TokenStream, layout: MaskedRowLayout) -> Iterator
         yield evaluation_layout.batch(stream, rows, 0, seed=0, epoch=0)
 
 
-@dataclass(frozen=True)
-class MaskedLMScores:
-    """Scores of a model on a stream."""
-
-    loss: float  # per masked token, in nats
-    num_predictions: int  # masked tokens
-    next_sentence_accuracy: float | None  # accuracy of next-sentence prediction, in percent
-
-
 @torch.inference_mode()
-def masked_lm_scores(model: Bert, stream: TokenStream, layout: MaskedRowLayout) -> MaskedLMScores:
-    """Evaluate a model on a stream."""
+def predict_masked_tokens(
+    model: Bert, stream: TokenStream, layout: MaskedRowLayout, *, unigram_loss: float | None = None
+) -> PredictedMaskedTokens:
+    """Predict the masked tokens of a stream; `unigram_loss` is that of the baseline at the same masks."""
     total = 0.0
-    count = 0
     num_correct = 0
     num_pairs = 0
+    targets = []
     for batch in evaluation_batches(stream, layout):
         loss = masked_lm_loss(model, batch)
         total += float(loss.unsmoothed)
-        count += batch.num_predictions
+        targets.append(batch.targets)
         if loss.next_sentence_logits is not None and batch.next_sentence_labels is not None:
             predictions = loss.next_sentence_logits.argmax(1).cpu().numpy()
             num_correct += int((predictions == batch.next_sentence_labels).sum())
             num_pairs += len(batch.next_sentence_labels)
-    accuracy = 100.0 * num_correct / num_pairs if num_pairs else None
-    return MaskedLMScores(total / count, count, next_sentence_accuracy=accuracy)
+    references = np.concatenate(targets)
+    return PredictedMaskedTokens(
+        loss=total / len(references),
+        references=references,
+        predict=partial(most_probable_tokens, model, stream, layout),
+        unigram_loss=unigram_loss,
+        next_sentence_accuracy=100.0 * num_correct / num_pairs if num_pairs else None,
+    )
+
+
+@torch.inference_mode()
+def most_probable_tokens(model: Bert, stream: TokenStream, layout: MaskedRowLayout) -> Indices:
+    """Most probable token at each mask of an evaluation."""
+    ids = [
+        top_tokens_at(model, batch.rows, batch.positions, 1)[0][:, 0] for batch in evaluation_batches(stream, layout)
+    ]
+    return np.concatenate(ids).astype(np.int64)
 
 
 def token_counts(stream: TokenStream, vocab_size: int) -> NDArray[np.int64]:

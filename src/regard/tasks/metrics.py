@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UsageError
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as SacrebleuMetric
 
 LENGTH_LIMITS = (10, 20, 30, 40, 60)  # largest source length of each group, in words
 UNLIMITED = 10**9
@@ -43,24 +46,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     """
     from sacrebleu.metrics import BLEU
 
-    return float(BLEU(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score)
+    return corpus_score(BLEU(lowercase=lowercase), hypotheses, references)
 
 
-def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """BLEU (cased and lower-cased), chrF, TER and exact match, with sacrebleu's signatures."""
-    from sacrebleu.metrics import BLEU, CHRF, TER
-
-    if len(hypotheses) != len(references):
-        raise UsageError(f"{len(hypotheses)} translations cannot be compared with {len(references)} references")
-    if not references:
-        raise UsageError("there is nothing to compare: the test set is empty")
-    metrics = {"bleu": BLEU(), "bleu_lowercase": BLEU(lowercase=True), "chrf": CHRF(), "ter": TER()}
-    scores: dict[str, Any] = {"sentences": len(references)}
-    for name, metric in metrics.items():
-        scores[name] = float(metric.corpus_score(list(hypotheses), [list(references)]).score)
-        scores[f"{name}_signature"] = str(metric.get_signature())
-    scores["exact_match"] = exact_match(hypotheses, references)
-    return scores
+def corpus_score(metric: SacrebleuMetric, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Score of a metric of sacrebleu, with one reference per hypothesis."""
+    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
 
 
 def paired_bootstrap(

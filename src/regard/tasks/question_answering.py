@@ -11,6 +11,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,13 @@ from torch import Tensor
 
 from regard.attention.dropout import Noise
 from regard.attention.packed_batch import PackedBatch
+from regard.backends import EncoderBackend
 from regard.data.squad import SquadExample
 from regard.errors import UsageError
 from regard.models.bert import Bert
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
+from regard.tasks.predictions import Predictions
 from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training, window_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 
@@ -82,15 +85,30 @@ def answer_scores(predictions: Sequence[str], examples: Sequence[SquadExample]) 
     """Exact match and F1 in percent; where some questions have no answer, also F1 with and without answer.
 
     >>> answer_scores(["paris"], [SquadExample("Where?", "In Paris.", ((3, "Paris"),))])
-    {'exact': 100.0, 'f1': 100.0}
+    {'exact_match': 100.0, 'f1': 100.0}
     """
     exact, f1 = answer_matches(predictions, examples)
-    scores = {"exact": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
+    scores = {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
     has_answer = np.array([bool(example.answers) for example in examples])
     if has_answer.any() and not has_answer.all():
         scores["answerable_f1"] = 100 * float(f1[has_answer].mean())
         scores["no_answer_f1"] = 100 * float(f1[~has_answer].mean())
     return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedAnswers(Predictions):
+    """Answers to questions about passages; an empty text is no answer."""
+
+    kind = "answers"
+
+    predictions: Sequence[str]
+    references: Sequence[SquadExample]
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Exact match and F1 in percent, also of the questions with and without answer where there are both."""
+        return answer_scores(self.predictions, self.references)
 
 
 def word_overlap_baseline(question: str, passage: str) -> str:
@@ -281,7 +299,7 @@ class AnswerSpan(NamedTuple):
         return self.score - self.no_answer_score
 
 
-def best_spans(model: Bert, texts: EncodedPassages, num_questions: int, k: int = 1) -> list[list[AnswerSpan]]:
+def best_spans(model: EncoderBackend, texts: EncodedPassages, num_questions: int, k: int = 1) -> list[list[AnswerSpan]]:
     """The k best spans of each question over all windows of its passage, best first."""
     span_scores: list[dict[Span, float]] = [{} for _ in range(num_questions)]
     no_answer_scores = np.full(num_questions, np.inf)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.batching import epoch_batches, length_sorted_batches
-from regard.models.rnn_text import TextBatch
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.tasks.elmo import ElmoFeatures, Spans
 from regard.tasks.windows import BATCH_TOKENS

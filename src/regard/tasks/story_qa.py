@@ -7,7 +7,7 @@ each hop. `StoryScores` holds the error of each task, and how often the supporti
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -363,6 +363,7 @@ class StoryScores:
     """Scores of several tasks; every task has the same weight in the means."""
 
     tasks: tuple[TaskScore, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)  # by name
 
     @property
     def questions(self) -> int:
@@ -383,7 +384,8 @@ class StoryScores:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a file."""
         tasks = [asdict(score) for score in self.tasks]
-        return {"questions": self.questions, "error": self.error, "support": self.support, "tasks": tasks}
+        scores = {"questions": self.questions, "error": self.error, "support": self.support, "tasks": tasks}
+        return {**scores, **self.metrics}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StoryScores:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.dropout import Noise
+from regard.backends import EncoderBackend
 from regard.errors import UsageError
 from regard.models.bert import Bert
-from regard.models.rnn_text import RnnTagger, TextBatch
+from regard.models.rnn_text import RnnTagger
+from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
@@ -38,7 +40,7 @@ class EncodedSentences(EncodedTexts):
     positions: list[Indices] = field(default_factory=list)  # per row, first subwords of the words it predicts
     word_ids: list[Indices] = field(default_factory=list)  # per row, indices of these words in the sentence
 
-    def iter_token_logits(self, model: Bert) -> TokenLogits:
+    def iter_token_logits(self, model: EncoderBackend) -> TokenLogits:
         """Yield the logits of all tokens, batch by batch."""
         for indices, tokens, logits in self.iter_logits(model):
             yield indices, tokens.offsets, logits

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.attention.dropout import Noise
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
+from regard.backends import EncoderBackend
 from regard.config.models import BertConfig
 from regard.data.batching import epoch_batches, length_sorted_batches
 from regard.errors import UsageError
@@ -65,7 +66,7 @@ class EncodedTexts:
         """Row indices of each batch of an epoch, in order; a pure function."""
         return epoch_batches(self.lengths, max_tokens=max_tokens, seed=seed, epoch=epoch, digest=digest)
 
-    def iter_logits(self, model: Bert) -> Iterator[tuple[Indices, Tokens, FloatArray]]:
+    def iter_logits(self, model: EncoderBackend) -> Iterator[tuple[Indices, Tokens, FloatArray]]:
         """Yield the row indices, tokens and head logits of each batch."""
         for indices in length_sorted_batches(self.lengths, max_tokens=BATCH_TOKENS):
             tokens = self.batch(indices)
@@ -126,7 +127,7 @@ def _encode_pairs(
     return encoded
 
 
-def text_logits(model: Bert, texts: EncodedTexts, num_texts: int) -> FloatArray:
+def text_logits(model: EncoderBackend, texts: EncodedTexts, num_texts: int) -> FloatArray:
     """Logits of each text, [texts, labels]: the mean over its windows."""
     means = np.zeros((num_texts, model.config.num_outputs), dtype=np.float32)
     text_indices = np.asarray(texts.text_indices, dtype=np.int64)

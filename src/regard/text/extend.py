@@ -1,7 +1,8 @@
 """Extend the vocabulary of a tokenizer: old tokens keep their ids, new ones follow.
 
 New tokens come from texts, by the algorithm that trains a tokenizer of this kind, or from a list of words. Texts are
-normalized and split into words as the tokenizer does it.
+normalized and split into words as the tokenizer does it. BPE goes on merging from the old subwords; WordPiece and
+unigram get those subwords of a vocabulary of the texts that they lack.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 import tokenizers
 from tokenizers import models, trainers
 
-from regard.errors import CheckpointError, DataError
+from regard.errors import CheckpointError, DataError, UsageError
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import choose_vocabulary_size, choose_wordpiece_size, wordpiece_subwords
 from regard.text.unigram import train_unigram
 
 MIN_COUNT = 2  # of a word or a merge that makes a new token
+FIRST_STAND_IN = 0x20000  # first of the characters that stand for subwords; from here on, none is a surrogate
 
 
 def extend_by_texts(tokenizer: Tokenizer, texts: Sequence[str], size: int = 0) -> Tokenizer:
@@ -32,7 +34,7 @@ def extend_by_texts(tokenizer: Tokenizer, texts: Sequence[str], size: int = 0) -
     >>> tokenizer.encode("wooer").subwords, extended.encode("wooer").subwords
     (['w', '##o', '##o', '##er'], ['wooer'])
     """
-    content = json.loads(tokenizer.to_json())
+    content = _read_extensible(tokenizer)
     model_type = content["model"]["type"]
     if model_type == "WordPiece" and content["model"].get("continuing_subword_prefix"):
         size = size or choose_wordpiece_size(list(texts))
@@ -44,8 +46,10 @@ def extend_by_texts(tokenizer: Tokenizer, texts: Sequence[str], size: int = 0) -
         return _with_pieces(tokenizer, content, pieces)
     if model_type == "WordLevel":
         return _with_tokens(tokenizer, content, [word for word, count in words.most_common() if count >= MIN_COUNT])
-    subwords, merges = _train_merges(words, size)
-    return _with_tokens(tokenizer, content, subwords, merges if model_type == "BPE" else ())
+    if model_type == "BPE":
+        merges = _continue_merges(tokenizer, words, size)
+        return _with_tokens(tokenizer, content, [left + right for left, right in merges], merges)
+    return _with_tokens(tokenizer, content, _train_subwords(words, size))
 
 
 def extend_by_words(tokenizer: Tokenizer, words: Iterable[str]) -> Tokenizer:
@@ -57,7 +61,7 @@ def extend_by_words(tokenizer: Tokenizer, words: Iterable[str]) -> Tokenizer:
     >>> extend_by_words(tokenizer, ["lowland"]).encode("low lowland").subwords
     ['▁low', '▁lowland']
     """
-    content = json.loads(tokenizer.to_json())
+    content = _read_extensible(tokenizer)
     tokens = list(_count_words(tokenizer, words))
     if not tokens:
         raise DataError("no word to extend the vocabulary by", advice="the file needs one word per line")
@@ -77,6 +81,35 @@ def extend_by_words(tokenizer: Tokenizer, words: Iterable[str]) -> Tokenizer:
     return _with_tokens(tokenizer, content, subwords, merges)
 
 
+def old_subwords(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
+    """Ids of the old subwords of each token that an extended tokenizer adds, in order of the new ids.
+
+    >>> from regard.config.data import TokenizerConfig
+    >>> from regard.text.train import train_wordpiece
+    >>> old = train_wordpiece(["low lower"] * 9, TokenizerConfig())
+    >>> new = extend_by_words(old, ["lowlow"])
+    >>> [old.subwords(ids) for ids in old_subwords(old, new)]
+    [['low', '##lo', '##w']]
+    """
+    subword_ids = []
+    for token_id in range(old.vocab_size, new.vocab_size):
+        token = str(new.backend.id_to_token(token_id))  # in the model's own form, with ▁, Ġ or ##
+        ids = [piece.id for piece in old.backend.model.tokenize(token)]
+        subword_ids.append(ids or [max(old.unk_id, 0)])
+    return subword_ids
+
+
+def _read_extensible(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Content of the tokenizer's file; raises where tokens are single characters."""
+    content: dict[str, Any] = json.loads(tokenizer.to_json())
+    if content["model"]["type"] == "BPE" and not content["model"]["merges"]:
+        raise UsageError(
+            "the tokens of the model are single characters, so that no word can be added to them: leave out "
+            "--extend-vocabulary"
+        )
+    return content
+
+
 def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
     """Words of the texts as the model of the tokenizer sees them."""
     normalizer = tokenizer.backend.normalizer
@@ -91,15 +124,39 @@ def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def _train_merges(words: Counter[str], size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Subwords and merges of BPE, in the order of training."""
+def _train_subwords(words: Counter[str], size: int) -> list[str]:
+    """Subwords of BPE, in the order of training."""
+    vocabulary = _train_bpe(words, size)["vocab"]
+    return sorted(vocabulary, key=lambda token: int(vocabulary[token]))
+
+
+def _continue_merges(tokenizer: Tokenizer, words: Counter[str], size: int) -> list[tuple[str, str]]:
+    """Merges that BPE training adds to the tokenizer's own: it goes on from the old subwords of the words."""
+    unknown = tokenizer.backend.id_to_token(tokenizer.unk_id) if tokenizer.unk_id >= 0 else None
+    characters: dict[str, str] = {}  # old subword → the character that stands for it in training
+    spellings: Counter[str] = Counter()
+    for word, count in words.items():
+        subwords = [piece.value for piece in tokenizer.backend.model.tokenize(word)]
+        if unknown not in subwords:
+            for subword in subwords:
+                characters.setdefault(subword, chr(FIRST_STAND_IN + len(characters)))
+            spellings["".join(characters[subword] for subword in subwords)] += count
+    subwords_by_character = {character: subword for subword, character in characters.items()}
+
+    def spell_out(token: str) -> str:
+        return "".join(subwords_by_character[character] for character in token)
+
+    return [(spell_out(left), spell_out(right)) for left, right in _train_bpe(spellings, size)["merges"]]
+
+
+def _train_bpe(words: Counter[str], size: int) -> dict[str, Any]:
+    """Content of a BPE model that is trained on these words."""
     bpe = tokenizers.Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=MIN_COUNT, show_progress=False)
     occurrences = [word for word in sorted(words) for _ in range(words[word])]
     bpe.train_from_iterator(occurrences, trainer, length=len(occurrences))
-    model = json.loads(bpe.to_str())["model"]
-    merges = [(str(left), str(right)) for left, right in model["merges"]]
-    return sorted(model["vocab"], key=lambda token: int(model["vocab"][token])), merges
+    model: dict[str, Any] = json.loads(bpe.to_str())["model"]
+    return model
 
 
 def _with_tokens(
@@ -138,5 +195,5 @@ def _place_added_tokens(tokenizer: Tokenizer, content: dict[str, Any], vocabular
     if sorted(vocabulary.values()) != list(range(tokenizer.vocab_size)):
         raise CheckpointError(
             "the ids of the tokenizer have gaps, so that its vocabulary cannot be extended: leave out "
-            "--extend-vocabulary, or train a new one with --words new"
+            "--extend-vocabulary, or train a new one with --new-vocabulary"
         )

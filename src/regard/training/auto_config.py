@@ -9,12 +9,14 @@ from types import MappingProxyType
 
 import numpy as np
 
+from regard.components import OPTIMIZERS
 from regard.config.models import TRANSFORMER_PRESETS
 from regard.config.rnn_models import SEQ2SEQ_PRESETS, TranslationModelConfig
 from regard.config.runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError
 from regard.tasks.translation import TokenizerPair
+from regard.training.update_rules import UpdateRule
 
 SMALL_ALPHABET = 512  # smaller vocabularies are letters or digits rather than subwords
 DEFAULT_TOKENS = 40_000_000  # target tokens of a whole training without a length set by the user
@@ -81,21 +83,20 @@ def resolve_training_config(
 ) -> TrainingConfig:
     """Fill in every automatic setting; `preferred` are the defaults of the task.
 
-    With Muon for the hidden matrices, embeddings learn best at a much higher rate. A model with pretrained weights has
-    a lower one.
+    The optimizer decides the learning rate for a hidden size; a model with pretrained weights has a lower one.
     """
     changes: dict[str, object] = {}
     if not config.batch_tokens:
         config = replace(config, batch_tokens=int(preferred.get("batch_tokens", _default_batch_tokens(target_tokens))))
-    default_rate = min(0.04, 2 / hidden_size) if config.optimizer == "muon" else min(4e-3, 0.5 / hidden_size)
-    base_rate = preferred.get("base_learning_rate", default_rate)
+    rule: type[UpdateRule] = OPTIMIZERS[config.optimizer]
+    base_rate = preferred.get("base_learning_rate", rule.default_learning_rate(hidden_size))
     scale = PRETRAINED_LR_SCALE if is_pretrained else 1.0
     rate = config.learning_rate or preferred.get("learning_rate") or base_rate * scale
     changes["learning_rate"] = rate
     # in proportion to the base rate: setting --learning-rate changes both
     changes["muon_learning_rate"] = config.muon_learning_rate or MUON_LEARNING_RATE * rate / base_rate
     if config.schedule == "auto":
-        changes["schedule"] = "root" if config.optimizer == "muon" else "cosine"
+        changes["schedule"] = rule.schedule
     if not (config.steps or config.epochs or config.minutes):
         epochs = max(3, min(100, round(DEFAULT_TOKENS / max(1, target_tokens))))
         changes["epochs"] = float(preferred.get("epochs", epochs))

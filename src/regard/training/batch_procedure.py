@@ -12,17 +12,23 @@ from typing import Any
 
 import torch
 
+from regard.components import OPTIMIZERS
 from regard.config.runs import BatchRun, RunConfig
 from regard.config.training import TrainingConfig
+from regard.errors import ConfigError
 from regard.formatting import format_duration
+from regard.metric_table import METRICS
 from regard.models.base import Model
 from regard.registry import TASKS, resolve
+from regard.tasks.scoring import AUTO
 from regard.training.auto_config import batch_tokens_for_budget, estimate_updates, resolve_training_config
-from regard.training.experiments.base import Experiment, RunContext, RunPlan, TrainingResult
+from regard.training.experiments.base import Experiment
 from regard.training.flat_weights import FlatWeights
+from regard.training.procedure import RunContext, RunPlan, TrainingResult
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainable import Trainable, lora_learning_rate
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
+from regard.training.update_rules import UpdateRule
 from regard.training.verdict import Limit, Verdict, judge
 
 FORWARD_COST = 0.45  # time per token of an evaluation, relative to that of an update
@@ -47,6 +53,7 @@ class BatchProcedure:
     )
 
     # set by `prepare`
+    metric: str  # that selects the best model
     digests: dict[str, str]  # of the data
     training: TrainingConfig  # with every automatic setting filled in
 
@@ -59,6 +66,12 @@ class BatchProcedure:
     def prepare(self) -> None:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
         self.experiment.prepare()
+        self.metric = self.experiment.metric
+        if self.config.training.stop_at and not METRICS[self.metric].larger_is_better:
+            raise ConfigError(
+                f"training.stop_at ({self.config.training.stop_at:g}) is a percentage to reach, but models are "
+                f"selected by {self.metric}, of which less is better: leave it out, or choose another --metric"
+            )
         self.digests = self.experiment.digests
         preferred = dict(self.experiment.preferred_settings)
         if self.config.lora.rank:
@@ -133,9 +146,8 @@ class BatchProcedure:
             )
         num_parameters = self.model.num_parameters()
         estimate = min(60 * training.minutes or math.inf, self._update_seconds(resolved))
-        rates = f"learning rate {training.learning_rate:.2g}"
-        if training.optimizer == "muon":
-            rates += f" and {training.muon_learning_rate:.2g} for matrices"
+        rule: type[UpdateRule] = OPTIMIZERS[training.optimizer]
+        rates = rule.describe_rates(training)
         processes = f"{world_size} processes, each " if world_size > 1 else ""
         lines = [
             *self.experiment.describe(num_parameters),
@@ -144,6 +156,8 @@ class BatchProcedure:
             f"plan: {self._describe_length(training)}, {training.batch_tokens:,} tokens a batch, {rates}; "
             f"about {format_duration(estimate)}",
         ]
+        if self.config.training.metric != AUTO:
+            lines.append(f"best model: by {METRICS[self.metric].field_name} on validation data")
         if training.minutes and not self.context.directory.steps():
             lines.append(self._describe_time(resolved))
         return RunPlan([*lines, *self.experiment.notes], num_parameters, estimate)
@@ -224,7 +238,7 @@ class BatchProcedure:
         )
         trainer.resume()
         reason = trainer.run()
-        counters = trainer.state
+        counters = trainer.counters
         if reason.startswith("SIG") or not context.distributed.is_rank_zero:
             return TrainingResult(counters.step, reason, counters.seconds)
         if training.minutes:
@@ -238,6 +252,7 @@ class BatchProcedure:
             counters.step,
             reason,
             seconds=counters.seconds,
+            metric=self.metric,
             metrics=experiment.finalize(evaluator, average, counters.step, counters.best_sort_key, context.notify),
             metadata={"tokens": counters.tokens, "threads": tuner.threads},
             verdict=verdict,
@@ -246,7 +261,7 @@ class BatchProcedure:
     def _judge(self, trainer: Trainer, reason: str) -> Verdict:
         """Judge the run by the evaluations in its log, which includes those before an interruption."""
         config = trainer.config
-        counters = trainer.state
+        counters = trainer.counters
         limit = Limit("--minutes", config.minutes)
         if config.steps and counters.step >= config.steps:
             limit = Limit("--steps", config.steps)
@@ -254,6 +269,7 @@ class BatchProcedure:
             limit = Limit("--epochs", config.epochs)
         return judge(
             [event for event in self.context.directory.read_log() if event.get("event") == "evaluate"],
+            metric=self.metric,
             updates=counters.step,
             baselines=self.experiment.trivial_baselines(),
             limit=limit if reason == "plan done" else None,

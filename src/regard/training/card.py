@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from regard.config.runs import RunConfig
+from regard.metric_table import METRICS
 from regard.registry import TASKS
 from regard.training.verdict import Verdict
 
@@ -54,6 +55,8 @@ def model_card(
         f"validated on data of digest `{digests['valid'][:16]}`, seed {task.get('seed', run.training.seed)}.",
         "",
         "## Metrics on validation data",
+        "",
+        f"The model was selected by {METRICS[task['metric']].field_name}.",
         "",
         *warning,
         "| metric | value | signature |",

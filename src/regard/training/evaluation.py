@@ -11,14 +11,12 @@ from torch import Tensor
 
 from regard.models.base import Model
 from regard.models.layers.lora import is_lora_weight
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.training.snapshots import AttentionSnapshot
 
 ModelT = TypeVar("ModelT", bound=Model)
-EvaluationResult = tuple[
-    dict[str, float],  # metrics
-    tuple[float, ...],  # sort key; the larger is the better
-    list[tuple[str, str, str]],  # samples: input, reference, prediction
-]
+Samples = list[tuple[str, str, str]]  # input, reference, prediction
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,8 @@ class Evaluation:
 
     metrics: dict[str, float]
     sort_key: tuple[float, ...]  # compares evaluations; the larger is the better
-    samples: list[tuple[str, str, str]]  # input, reference, prediction
+    metric: str  # name of the metric that selects the best model, the first in the sort key
+    samples: Samples
     seconds: float
     attention: AttentionSnapshot | None = None  # of one text, the same at every evaluation
 
@@ -57,8 +56,9 @@ class Evaluator(Protocol):
 class ModelEvaluator(Generic[ModelT]):
     """Evaluates weights in a float32 model of its own."""
 
-    def __init__(self, model: ModelT, device: str) -> None:
+    def __init__(self, model: ModelT, device: str, scoring: Scoring) -> None:
         self.model: ModelT = model.to(device).eval()
+        self.scoring = scoring
         self.lora_weights: dict[str, Tensor] = {}  # A and B of the loaded weights, which have them merged
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -69,14 +69,22 @@ class ModelEvaluator(Generic[ModelT]):
     def evaluate(self) -> Evaluation:
         """Evaluate the loaded weights on validation data."""
         start = time.perf_counter()
-        metrics, sort_key, samples = self.compute_metrics()
+        predictions, samples = self.predict()
+        metrics = self.scoring.compute(predictions)
         seconds = time.perf_counter() - start
-        return Evaluation(metrics, sort_key, samples=samples, seconds=seconds, attention=self.attention_snapshot())
+        return Evaluation(
+            metrics,
+            self.scoring.sort_key(metrics, predictions.kind),
+            metric=self.scoring.main(predictions.kind),
+            samples=samples,
+            seconds=seconds,
+            attention=self.attention_snapshot(),
+        )
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention of one validation text, the same at every evaluation; None for a model without attention."""
         return None
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute metrics on validation data, their sort key, and samples."""
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the validation data; also return samples."""
         raise NotImplementedError

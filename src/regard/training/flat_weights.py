@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -42,12 +42,12 @@ class FlatWeights:
         self.model = model
         parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         hidden_shapes = model.hidden_matrices()
-        hidden = sorted((name for name in parameters if name in hidden_shapes), key=lambda name: hidden_shapes[name])
+        hidden = sorted((name for name in parameters if name in hidden_shapes), key=lambda name: hidden_shapes[name][0])
         embeddings = [name for name in parameters if name not in hidden_shapes and parameters[name].dim() >= 2]
         vectors = [name for name in parameters if parameters[name].dim() < 2]
         ordered = {name: parameters[name] for name in [*hidden, *embeddings, *vectors]}
         self.shapes = {name: parameter.shape for name, parameter in ordered.items()}
-        self.groups = _group_matrices([(hidden_shapes[name], parameters[name].numel()) for name in hidden])
+        self.groups = _group_matrices([shape for name in hidden for shape in hidden_shapes[name]])
         # hidden matrices are [:hidden_stop], embeddings [hidden_stop:matrix_stop], vectors [matrix_stop:]
         self.hidden_stop = sum(parameters[name].numel() for name in hidden)
         self.matrix_stop = self.hidden_stop + sum(parameters[name].numel() for name in embeddings)
@@ -99,15 +99,16 @@ class FlatWeights:
             view.copy_(weights[name])
 
 
-def _group_matrices(matrices: list[tuple[tuple[int, int], int]]) -> list[MatrixGroup]:
-    """Group adjacent weights by matrix shape; each weight has a shape and a number of elements.
+def _group_matrices(shapes: Sequence[tuple[int, int]]) -> list[MatrixGroup]:
+    """Group adjacent matrices of the same shape.
 
-    A weight may stack several matrices of its shape, such as query, key and value.
+    >>> [(group.start, group.num_matrices, group.shape) for group in _group_matrices([(3, 2), (3, 2), (1, 2)])]
+    [(0, 2, (3, 2)), (12, 1, (1, 2))]
     """
     groups = []
     start = 0
-    for shape, members in groupby(matrices, key=lambda matrix: matrix[0]):
-        size = sum(num_elements for _, num_elements in members)
-        groups.append(MatrixGroup(start, num_matrices=size // (shape[0] * shape[1]), shape=shape))
-        start += size
+    for shape, members in groupby(shapes):
+        num_matrices = len(list(members))
+        groups.append(MatrixGroup(start, num_matrices=num_matrices, shape=shape))
+        start += num_matrices * shape[0] * shape[1]
     return groups

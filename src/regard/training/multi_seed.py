@@ -15,14 +15,14 @@ from regard.checkpoint.locate import TASK_FILE
 from regard.checkpoint.native import FEATURES, copy_features
 from regard.config.runs import FineTunedRun, RunConfig
 from regard.errors import UsageError
+from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
 from regard.tasks.elmo import ElmoFeatures
-from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
 from regard.training.listeners import Listener, notify
+from regard.training.procedure import RunContext, RunPlan, TrainingResult
 from regard.training.verdict import Verdict
 
 SUPPRESSED_EVENTS = ("plan", "done", "stop")  # of the run of one seed; the run of all seeds sends its own
-RANKING_METRICS = ("valid_f1", "valid_accuracy", "valid_micro_f1")  # the first one that exists selects the best seed
 
 
 class FinishedRun(Protocol):
@@ -34,6 +34,8 @@ class FinishedRun(Protocol):
     def reason(self) -> str: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def metric(self) -> str: ...
     @property
     def metrics(self) -> dict[str, Any]: ...
     @property
@@ -105,13 +107,14 @@ class MultiSeedProcedure:
             metrics[seed] = run.metrics
             verdicts[seed] = run.verdict
         summary = mean_and_std(list(metrics.values()))
-        best = _best_seed(metrics)
+        best = _best_seed(metrics, run.metric)
         seeds = {"best": best, "each": [{"seed": seed, **scores} for seed, scores in metrics.items()]}
         self._publish(best, {**seeds, **summary})
         return TrainingResult(
             len(metrics),
             "plan done",
             seconds=seconds,
+            metric=run.metric,
             metrics=summary,
             metadata={"seeds": seeds},
             verdict=verdicts[best],
@@ -132,11 +135,20 @@ class MultiSeedProcedure:
         atomic.publish(folder, contents)
 
 
-def _best_seed(metrics: Mapping[int, Mapping[str, Any]]) -> int:
-    """Seed with the best ranking metric; ties go to the lower validation loss, then to the lower seed."""
-    any_metrics = next(iter(metrics.values()))
-    ranking = next(name for name in RANKING_METRICS if name in any_metrics)
-    return max(metrics, key=lambda seed: (metrics[seed][ranking], -metrics[seed].get("valid_loss", 0.0), -seed))
+def _best_seed(metrics: Mapping[int, Mapping[str, Any]], name: str) -> int:
+    """Seed with the best validation metric of this name; ties go to the lower loss, then to the lower seed.
+
+    >>> runs = {1: {"valid_accuracy": 80.0, "valid_loss": 0.5}, 2: {"valid_accuracy": 80.0, "valid_loss": 0.4}}
+    >>> _best_seed(runs, "accuracy")
+    2
+    """
+    sign = 1 if METRICS[name].larger_is_better else -1
+
+    def rank(seed: int) -> tuple[float, ...]:
+        scores = metrics[seed]
+        return sign * scores[f"valid_{name}"], -scores.get("valid_loss", 0.0), -seed
+
+    return max(metrics, key=rank)
 
 
 class NestedRunListener:
@@ -163,7 +175,9 @@ def mean_and_std(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     {'accuracy': 82.0, 'accuracy_deviation': 2.8284271247461903}
     """
     summary: dict[str, float] = {}
-    for name in metrics[0]:
+    for name, value in metrics[0].items():
+        if isinstance(value, str):  # the signature of a metric
+            continue
         scores = [float(run_metrics[name]) for run_metrics in metrics]
         summary[name] = statistics.fmean(scores)
         summary[f"{name}_deviation"] = statistics.stdev(scores) if len(scores) > 1 else 0.0

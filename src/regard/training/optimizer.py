@@ -7,21 +7,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from regard.components import OPTIMIZERS
 from regard.config.training import TrainingConfig
 from regard.errors import CheckpointError
 from regard.training.distributed import Distributed
 from regard.training.flat_weights import FlatWeights
-from regard.training.muon import Muon
-
-ADAM_EPS = 1e-9
-ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch names them
+from regard.training.update_rules import UpdateRule
 
 
 class Optimizer:
-    """Clips gradients, updates the weights and keeps the moving average that is evaluated.
-
-    Hidden matrices are updated by Muon, all other weights by AdamW (Loshchilov & Hutter 2019); or all by AdamW.
-    """
+    """Clips gradients, updates the weights by the rule of the config, and keeps the average that is evaluated."""
 
     def __init__(
         self,
@@ -38,39 +33,14 @@ class Optimizer:
         self.average = weights.master.clone() if config.ema_decay else None
         self.gradient = torch.zeros_like(weights.master)
         self._scales = None if learning_rate_scales is None else self._flatten_scales(learning_rate_scales)
-        muon_stop = weights.hidden_stop if config.optimizer == "muon" else 0
-        self._muon = self._build_muon(muon_stop) if muon_stop else None
-        matrices = weights.master[muon_stop : weights.matrix_stop]
-        matrices.grad = self.gradient[muon_stop : weights.matrix_stop]
-        vectors = weights.master[weights.matrix_stop :]
-        vectors.grad = self.gradient[weights.matrix_stop :]
-        self._adam_tensors = [matrices, vectors]
-        self._adam = torch.optim.AdamW(
-            [
-                {"params": [matrices], "weight_decay": config.weight_decay},
-                {"params": [vectors], "weight_decay": 0.0},
-            ],
-            lr=1.0,
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=ADAM_EPS,
-            fused=True,
-        )
+        rule: type[UpdateRule] = OPTIMIZERS[config.optimizer]
+        self.rule = rule(weights, self.gradient, config=config, distributed=self.distributed)
 
     def _flatten_scales(self, learning_rate_scales: Mapping[str, float]) -> Tensor:
         scales = torch.ones_like(self.weights.master)
         for name, view in self.weights.split(scales).items():
             view.fill_(learning_rate_scales.get(name, 1.0))
         return scales
-
-    def _build_muon(self, stop: int) -> Muon:
-        return Muon(
-            self.weights.master[:stop],
-            self.gradient[:stop],
-            groups=self.weights.groups,
-            decay=self.config.weight_decay,
-            dtype=self.weights.compute.dtype,
-            distributed=self.distributed,
-        )
 
     def reduce_gradient(self, scale: float) -> float:
         """Sum the gradients of all ranks, scale and clip the sum; return its norm, which may not be finite."""
@@ -84,13 +54,9 @@ class Optimizer:
         return norm
 
     def update(self, rate: float) -> None:
-        """Update the weights by the reduced gradient; Muon's learning rate is in proportion to `rate`."""
+        """Update the weights by the reduced gradient."""
         before = None if self._scales is None else self.weights.master.clone()
-        for group in self._adam.param_groups:
-            group["lr"] = rate
-        self._adam.step()
-        if self._muon is not None:
-            self._muon.step(rate * self.config.muon_learning_rate / self.config.learning_rate)
+        self.rule.step(rate)
         if before is not None and self._scales is not None:  # updates and weight decay are proportional to the rate
             self.weights.master.copy_(torch.lerp(before, self.weights.master, self._scales))
         self.updates += 1
@@ -109,13 +75,7 @@ class Optimizer:
         state: dict[str, Tensor] = {"updates": torch.tensor([self.updates])}
         if self.average is not None:
             state["average"] = self.average
-        if self._muon is not None:
-            state["momentum"] = self._muon.momentum
-        for index, tensor in enumerate(self._adam_tensors):
-            for moment in ADAM_MOMENTS:
-                if tensor in self._adam.state:
-                    state[f"{moment}.{index}"] = self._adam.state[tensor][moment]
-        return state
+        return state | self.rule.tensors(self.updates)
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Restore a saved state."""
@@ -123,26 +83,15 @@ class Optimizer:
         self.updates = int(saved["updates"])
         if self.average is not None:
             self.average.copy_(saved["average"])
-        if self._muon is not None:
-            self._muon.momentum.copy_(saved["momentum"])
-        for index, tensor in enumerate(self._adam_tensors):
-            if f"exp_avg.{index}" in saved:
-                self._adam.state[tensor] = {
-                    "step": torch.tensor(float(self.updates)),
-                    "exp_avg": saved[f"exp_avg.{index}"].to(tensor.device).clone(),
-                    "exp_avg_sq": saved[f"exp_avg_sq.{index}"].to(tensor.device).clone(),
-                }
+        self.rule.load(saved, self.updates)
 
     def _check(self, saved: Mapping[str, Tensor]) -> None:
         """Raise `CheckpointError` for a state of other weights or of another optimizer."""
-        momentum = None if self._muon is None else self._muon.momentum
-        expected: dict[str, Tensor | None] = {"average": self.average, "momentum": momentum}
-        if int(saved["updates"]):
-            for index, tensor in enumerate(self._adam_tensors):
-                for moment in ADAM_MOMENTS:
-                    expected[f"{moment}.{index}"] = tensor
-        for name, reference in expected.items():
-            expected_shape = None if reference is None else reference.shape
+        expected = dict(self.rule.tensors(int(saved["updates"])))
+        if self.average is not None:
+            expected["average"] = self.average
+        for name in sorted((expected.keys() | saved.keys()) - {"updates"}):
+            expected_shape = expected[name].shape if name in expected else None
             saved_shape = saved[name].shape if name in saved else None
             if saved_shape != expected_shape:
                 raise CheckpointError(

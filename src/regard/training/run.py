@@ -17,12 +17,13 @@ from regard.config.settings import flatten
 from regard.errors import ConfigError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED
 from regard.registry import TASKS, resolve
+from regard.tasks.scoring import Scoring
 from regard.training.batch_procedure import BatchProcedure
 from regard.training.distributed import Distributed, synchronize_run_directory
-from regard.training.experiments.base import RunContext, TrainingProcedure
 from regard.training.launcher import train_with_workers
 from regard.training.listeners import Listener, TensorBoardListener, notify
 from regard.training.multi_seed import MultiSeedProcedure
+from regard.training.procedure import RunContext, TrainingProcedure
 from regard.training.throughput import default_threads
 from regard.training.verdict import Verdict
 
@@ -47,6 +48,7 @@ class RunResult:
     reason: str  # "plan done", "patience", "target reached", "finished before", or the signal that stopped it
     seconds: float
     metrics: dict[str, Any]
+    metric: str = ""  # name of the metric that selected the model; empty for an unfinished run
     unit: str = "step"  # of `step`
     is_rank_zero: bool = True  # whether this process is rank 0, which reports
     verdict: Verdict | None = None  # None for an unfinished run, or one of an earlier version
@@ -83,6 +85,7 @@ def train_run(
     another run (precision, threads, batch size), which are then not chosen by measurement.
     """
     started = time.monotonic() if started is None else started
+    Scoring.for_run(config.task, config.training.metric).check()
     distributed = Distributed.from_environment()
     if distributed.world_size == 1 and config.training.workers > 1:
         threads = default_threads(config.training, config.training.workers)
@@ -148,6 +151,7 @@ def _finished_result(out: Path, run_state: dict[str, Any]) -> RunResult:
         reason=FINISHED_BEFORE,
         seconds=result["seconds"],
         metrics=result["metrics"],
+        metric=result["metric"],
         unit=run_state.get("unit", "step"),
         verdict=Verdict.from_dict(result.get("verdict")),
     )
@@ -270,6 +274,7 @@ class _RunExecution:
             "step": training.step,
             "seconds": training.seconds,
             **training.metadata,
+            "metric": training.metric,
             "metrics": training.metrics,
             "verdict": verdict,
         }
@@ -290,6 +295,7 @@ class _RunExecution:
             reason=training.reason,
             seconds=training.seconds,
             metrics=training.metrics,
+            metric=training.metric,
             unit=unit,
             verdict=training.verdict,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from regard.components import OPTIMIZERS
 from regard.config.training import TrainingConfig
+from regard.training.update_rules import UpdateRule
 
 WARMUP_SHARE = 0.05  # of training, without warmup_steps
-MAX_WARMUP_STEPS = 4000  # without warmup_steps
-MAX_MUON_WARMUP_STEPS = 200
 ROOT_CONSTANT_STEPS = 600  # of the root schedule: updates at the peak rate
 ROOT_COOLDOWN_SHARE = 0.3  # of the root schedule: share of training over which the rate falls to zero
 COSINE_FLOOR = 0.01  # of the cosine schedule: share of the peak rate at the end
@@ -42,5 +42,5 @@ def _warmup(config: TrainingConfig, step: int, progress: float) -> float:
     """Linear warm-up factor; 1 or more after the warm-up."""
     if config.warmup_steps:
         return (step + 1) / config.warmup_steps
-    max_steps = MAX_MUON_WARMUP_STEPS if config.optimizer == "muon" else MAX_WARMUP_STEPS
-    return max(progress / WARMUP_SHARE, (step + 1) / max_steps)
+    rule: type[UpdateRule] = OPTIMIZERS[config.optimizer]
+    return max(progress / WARMUP_SHARE, (step + 1) / rule.max_warmup_steps)

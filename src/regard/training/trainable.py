@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -88,13 +88,27 @@ def freeze_parameters(model: Model, patterns: str) -> None:
         matches = [name for name in parameters if fnmatchcase(name, pattern)]
         if not matches:
             raise ConfigError(
-                f"trainable.freeze: no weight of the model matches {pattern!r}{nearest(pattern, parameters)}; "
-                f"its names are like {_example_names(parameters)}"
+                f"trainable.freeze: no weight of the model matches {pattern!r}"
+                f"{nearest(pattern, [*parameters, *_module_patterns(parameters)])}; its names are like "
+                f"{_example_names(parameters)}"
             )
         for name in matches:
             parameters[name].requires_grad = False
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ConfigError(f"trainable.freeze ({patterns}) freezes all weights: nothing is left to train")
+
+
+def _module_patterns(names: Iterable[str]) -> list[str]:
+    """Patterns for the weights of each module.
+
+    >>> _module_patterns(["encoder.layers.0.weight"])
+    ['encoder.*', 'encoder.layers.*', 'encoder.layers.0.*']
+    """
+    patterns: dict[str, None] = {}
+    for name in names:
+        path = name.split(".")
+        patterns |= {".".join([*path[:depth], "*"]): None for depth in range(1, len(path))}
+    return list(patterns)
 
 
 def _example_names(names: Mapping[str, object]) -> str:
@@ -116,7 +130,9 @@ def layer_rate_scales(names: Sequence[str], decay: float) -> dict[str, float]:
     """
     layers = list(dict.fromkeys(match[1] for match in map(_LAYER.match, names) if match))
     if not layers:
-        raise ConfigError("trainable.layer_lr_decay needs a model with layers, a Transformer: leave out --layer-decay")
+        raise ConfigError(
+            "trainable.layer_lr_decay needs a model with layers, a Transformer: leave out --layer-lr-decay"
+        )
     scales = {}
     depth = 0  # layers up to here, this one included
     for name in names:

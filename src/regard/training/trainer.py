@@ -41,8 +41,8 @@ MIN_PROGRESS = 0.002  # in this loop, before the remaining time is estimated
 
 
 @dataclass
-class TrainingState:
-    """Progress of a run: what a checkpoint holds besides weights and optimizer state."""
+class TrainingCounters:
+    """Progress of a run, `counters.json` of a checkpoint: what it holds besides weights and optimizer state."""
 
     step: int = 0
     epoch: int = 0
@@ -109,7 +109,7 @@ class Trainer:
         self.optimizer = Optimizer(weights, config, self.distributed, learning_rate_scales)
         self.timing = timing or RunTiming(started=time.monotonic())
         self.tuner = tuner
-        self.state = TrainingState()
+        self.counters = TrainingCounters()
         self.recent_weights: list[Tensor] = []  # of the last evaluations, to be averaged
         self.stop_request = StopRequest()
         self._cached_epoch = -1
@@ -141,7 +141,7 @@ class Trainer:
         recent_names = [name for name in sorted(optimizer_state) if name.startswith("recent.")]
         self.recent_weights = [optimizer_state.pop(name) for name in recent_names]
         self.optimizer.load(optimizer_state)
-        self.state = TrainingState(**checkpoint.counters)
+        self.counters = TrainingCounters(**checkpoint.counters)
         self._discard_after(checkpoint.step)
         notify(self.listeners, "resume", step=checkpoint.step)
         return True
@@ -161,27 +161,27 @@ class Trainer:
         optimizer_state = self.optimizer.state() | recent_weights
         weights = self.weights.split(self.weights.master)
         start = time.monotonic()
-        self.directory.save_checkpoint(self.state.step, weights, optimizer_state, vars(self.state).copy())
+        self.directory.save_checkpoint(self.counters.step, weights, optimizer_state, vars(self.counters).copy())
         self._last_save = time.monotonic()
         self._save_seconds = self._last_save - start
-        notify(self.listeners, "save", step=self.state.step)
+        notify(self.listeners, "save", step=self.counters.step)
 
     def _count_time(self) -> None:
         now = time.monotonic()
-        self.state.seconds += now - self._counted_until
+        self.counters.seconds += now - self._counted_until
         self._counted_until = now
-        self.state.progress = self.progress()
+        self.counters.progress = self.progress()
 
     def _elapsed_seconds(self) -> float:
         """Seconds of the run so far, without interruptions, including everything before the first update."""
-        return self.state.seconds + time.monotonic() - self._counted_until
+        return self.counters.seconds + time.monotonic() - self._counted_until
 
     # ---- the plan
 
     def progress(self) -> float:
         """Share of the plan that is done, 0–1: the furthest of its limits counts."""
         config = self.config
-        counters = self.state
+        counters = self.counters
         shares = [0.0]
         if config.steps:
             shares.append(counters.step / config.steps)
@@ -206,13 +206,13 @@ class Trainer:
         return CLOSING_MARGIN * closing + self._update_seconds + 2 * self._save_seconds + EXIT_SECONDS
 
     def _evaluation_seconds(self) -> float:
-        return self.state.last_evaluation_seconds or self.timing.evaluation_seconds
+        return self.counters.last_evaluation_seconds or self.timing.evaluation_seconds
 
     def _batches(self) -> list[np.ndarray]:
         """Example indices of each batch of the present epoch."""
-        if self._cached_epoch != self.state.epoch:
-            self._cached_batches = self.objective.epoch_batches(self.state.epoch, self.config.batch_tokens)
-            self._cached_epoch = self.state.epoch
+        if self._cached_epoch != self.counters.epoch:
+            self._cached_batches = self.objective.epoch_batches(self.counters.epoch, self.config.batch_tokens)
+            self._cached_epoch = self.counters.epoch
         return self._cached_batches
 
     def _next_batches(self, progress: float) -> list[np.ndarray]:
@@ -220,12 +220,12 @@ class Trainer:
         ramp = self.config.accumulation_ramp
         share = min(1.0, progress / ramp) if ramp else 1.0
         num_batches = max(1, math.ceil(share * self.config.accumulation_steps))
-        start = self.state.batch_index
+        start = self.counters.batch_index
         return self._batches()[start : start + num_batches]
 
     def _should_evaluate(self, progress: float) -> bool:
         config = self.config
-        counters = self.state
+        counters = self.counters
         if config.evaluate_every:
             return counters.step % config.evaluate_every == 0
         if config.minutes:
@@ -238,7 +238,7 @@ class Trainer:
 
     def _should_save(self) -> bool:
         if self.config.save_every:
-            return self.state.step % self.config.save_every == 0
+            return self.counters.step % self.config.save_every == 0
         return time.monotonic() - self._last_save > SAVE_SECONDS
 
     # ---- the loop
@@ -249,7 +249,7 @@ class Trainer:
             now = time.monotonic()
             self._last_save = now
             self._loop_start = now
-            self._loop_start_progress = self.state.progress
+            self._loop_start_progress = self.counters.progress
             decision = self._decide()
             if decision.patience_ends:  # the run was interrupted between this checkpoint and its end
                 return self._finish(self._end_reason())
@@ -286,18 +286,18 @@ class Trainer:
 
     def _is_patience_over(self) -> bool:
         patience = self.config.patience
-        return patience > 0 and self.state.evaluations_since_best >= patience
+        return patience > 0 and self.counters.evaluations_since_best >= patience
 
     def _is_target_reached(self) -> bool:
         """Whether the best evaluation has reached `stop_at`."""
-        best = self.state.best_sort_key
+        best = self.counters.best_sort_key
         return bool(self.config.stop_at and best and best[0] >= self.config.stop_at)
 
     def _end_reason(self) -> str:
         return "target reached" if self._is_target_reached() else "patience"
 
     def _finish(self, reason: str) -> str:
-        if not self.state.best_sort_key or reason == "plan done":
+        if not self.counters.best_sort_key or reason == "plan done":
             self.evaluate(1.0)
         self.save()
         return reason
@@ -305,7 +305,7 @@ class Trainer:
     def step(self, progress: float) -> None:
         """Make one update."""
         config = self.config
-        counters = self.state
+        counters = self.counters
         distributed = self.distributed
         start = time.monotonic()
         batches = self._next_batches(progress)
@@ -341,18 +341,18 @@ class Trainer:
     def _not_finite_error(self, batches: Sequence[np.ndarray], loss: float, norm: float) -> TrainingError:
         """Log the examples of an update with a non-finite loss or gradient, and describe it."""
         examples = np.concatenate(batches).tolist()
-        line = {"step": self.state.step, "event": "not finite", "loss": str(loss), "examples": examples}
+        line = {"step": self.counters.step, "event": "not finite", "loss": str(loss), "examples": examples}
         if self.distributed.is_rank_zero:
             self.directory.append_log(line)
         return TrainingError(
-            f"step {self.state.step}: the loss ({loss:g}) or the gradient norm ({norm:g}) is not finite; "
+            f"step {self.counters.step}: the loss ({loss:g}) or the gradient norm ({norm:g}) is not finite; "
             f"the weights were not changed and the last checkpoint is kept. {self.directory.path / 'log.jsonl'} lists "
             "the examples. Lower --learning-rate, or try --precision float32"
         )
 
     def evaluate(self, progress: float) -> None:
-        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are the best so far."""
-        counters = self.state
+        """Evaluate the averaged weights on rank 0, and save them as the run's model if they are a new best."""
+        counters = self.counters
         if self.config.average_checkpoints:
             self.recent_weights.append(self.optimizer.averaged_weights.clone())
             self.recent_weights = self.recent_weights[-self.config.average_checkpoints :]
@@ -378,12 +378,17 @@ class Trainer:
                 counters.step, counters.epoch, metrics=evaluation.metrics, attention=evaluation.attention
             )
             save_snapshot(self.directory.path, snapshot, self.directory.disk)
-        data = {"metrics": evaluation.metrics, "samples": evaluation.samples, "best": is_best}
+        data = {
+            "metrics": evaluation.metrics,
+            "metric": evaluation.metric,
+            "samples": evaluation.samples,
+            "best": is_best,
+        }
         notify(self.listeners, "evaluate", step=counters.step, **data)
 
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:
         """Log every tenth update; send a step event at most every half second."""
-        counters = self.state
+        counters = self.counters
         now = time.monotonic()
         if not self.distributed.is_rank_zero:
             return

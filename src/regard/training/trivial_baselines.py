@@ -134,13 +134,13 @@ def constant_span(examples: Sequence[SquadExample]) -> TrivialBaseline:
     scores = {rule: answer_scores(answers, examples) for rule, answers in rules.items()}
     best = max(scores, key=lambda rule: scores[rule]["f1"])
     f1 = scores[best]["f1"]
-    exact = scores[best]["exact"]
+    exact = scores[best]["exact_match"]
     one_match = 100 / len(examples)
     margins = {
         "f1": sampling_error(f1, len(examples)),
-        "exact": 2 * sampling_error(max(exact, one_match), len(examples)),
+        "exact_match": 2 * sampling_error(max(exact, one_match), len(examples)),
     }
-    return TrivialBaseline(best, {"f1": f1, "exact": exact}, margins)
+    return TrivialBaseline(best, {"f1": f1, "exact_match": exact}, margins)
 
 
 def majority_answer(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from regard.metric_table import METRICS, Metric
+
 Status = Literal["ok", "needs_more_time", "learned_nothing"]
 
 FEW_UPDATES = 20  # too few for a generative model that starts from random weights
@@ -20,10 +22,7 @@ PERFECT = 99.95  # percent; rounds to 100
 GOOD = {"bleu": 60.0, "exact_match": 90.0, "f1": 90.0, "micro_f1": 90.0, "accuracy": 95.0}  # percent
 GOOD_ERROR = 5.0  # percent
 GOOD_PERPLEXITY = 1.1
-# the first metric that a task has ranks its models
-RANKING_METRICS = ("bleu", "f1", "micro_f1", "accuracy", "valid_error")
 LOSS = "loss"
-METRIC_LABELS = {"bleu": "BLEU", "f1": "F1", "micro_f1": "micro-F1", "macro_f1": "macro-F1", "valid_error": "error"}
 HEADLINES: dict[Status, str] = {
     "ok": "ok",
     "needs_more_time": "more time is needed",
@@ -49,7 +48,7 @@ class TrivialBaseline:
         for name, score in self.scores.items():
             if name in evaluation:
                 gain = evaluation[name] - score
-                if lower_is_better(name):
+                if not metric_row(name).larger_is_better:
                     gain = -gain
                 if gain > self.margins.get(name, 0.0):
                     return True
@@ -60,7 +59,7 @@ class TrivialBaseline:
         name = next((name for name in self.scores if name in evaluation), "")
         if not name:
             return f"validation is no better than {self.rule}"
-        metric = f"{_format_metric(name)} {evaluation[name]:.4g}"
+        metric = f"{metric_row(name).field_name} {evaluation[name]:.4g}"
         return f"validation {metric} is no better than {self.rule} ({self.scores[name]:.4g})"
 
 
@@ -112,14 +111,19 @@ class Verdict:
         return cls(**values) if values else None
 
 
-def lower_is_better(name: str) -> bool:
-    """Whether a smaller value of this metric is better."""
-    return name.startswith(("loss", "perplexity")) or name.endswith("error")
+def metric_row(name: str) -> Metric:
+    """Row of a metric by its name in an evaluation, which may begin with the split.
+
+    >>> metric_row("valid_error").field_name
+    'error'
+    """
+    return METRICS[name.removeprefix("valid_")]
 
 
 def judge(
     evaluations: Sequence[Mapping[str, Any]],
     *,
+    metric: str,
     updates: int,
     baselines: Sequence[TrivialBaseline],
     limit: Limit | None,
@@ -127,8 +131,8 @@ def judge(
 ) -> Verdict:
     """Judge a run by its evaluations, oldest first, each with its `step`; the last one marked `best` is the model's.
 
-    `limit` is the setting that ended the run; None where it ended by patience or at its target. `pretrained` models
-    need no minimum of updates.
+    `metric` is the name of the metric that ranks them. `limit` is the setting that ended the run; None where it ended
+    by patience or at its target. `pretrained` models need no minimum of updates.
     """
     history = list({evaluation["step"]: evaluation for evaluation in evaluations}.values())
     baseline_scores = {baseline.rule: dict(baseline.scores) for baseline in baselines}
@@ -136,7 +140,7 @@ def judge(
     if not history:
         return ok
     best = next((evaluation for evaluation in reversed(history) if evaluation.get("best")), history[-1])
-    if _is_perfect(best):
+    if _is_perfect(best, metric):
         return ok
     unbeaten = next((baseline for baseline in baselines if not baseline.is_beaten_by(best)), None)
     has_few_updates = "perplexity" in best and not is_pretrained and updates < FEW_UPDATES and not _is_good(best)
@@ -146,7 +150,7 @@ def judge(
         return Verdict("learned_nothing", reason, remedy=remedy, baseline=baseline_scores)
     if limit is None or _is_good(best):
         return ok
-    reason = _describe_improvement(history, best)
+    reason = _describe_improvement(history, best, metric)
     if not reason:
         return ok
     remedy = f"train longer: {limit.longer(LONGER)}, with another --out"
@@ -164,16 +168,11 @@ def _reason_for_nothing(
     return f"{too_few}, and {comparison}" if has_few_updates else f"{comparison} after {count}"
 
 
-def _ranking_metric(evaluation: Mapping[str, Any]) -> str:
-    """Name of the metric that ranks evaluations."""
-    return next((name for name in RANKING_METRICS if name in evaluation), LOSS)
-
-
-def _is_perfect(evaluation: Mapping[str, Any]) -> bool:
-    name = _ranking_metric(evaluation)
-    if name == LOSS:
+def _is_perfect(evaluation: Mapping[str, Any], metric: str) -> bool:
+    row = metric_row(metric)
+    if row.digits is None:  # a loss
         return False
-    score = 100 - evaluation[name] if lower_is_better(name) else evaluation[name]
+    score = evaluation[metric] if row.larger_is_better else 100 - evaluation[metric]
     return bool(score >= PERFECT or evaluation.get("exact_match", 0.0) >= PERFECT)
 
 
@@ -193,7 +192,7 @@ def _remedy_for_nothing(updates: int, limit: Limit | None) -> str:
     return f"train longer: {limit.longer(factor)} (about {math.ceil(factor * updates):,} updates), with another --out"
 
 
-def _describe_improvement(history: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> str:
+def _describe_improvement(history: Sequence[Mapping[str, Any]], best: Mapping[str, Any], metric: str) -> str:
     """Describe what improved late in the run, if the last evaluation is the best and more time would clearly help.
 
     The pace is the exponent of a power law of the updates, so it does not depend on the number of evaluations.
@@ -205,17 +204,17 @@ def _describe_improvement(history: Sequence[Mapping[str, Any]], best: Mapping[st
     before = earlier[-1]
     is_poor = best.get("bleu", POOR_BLEU) < POOR_BLEU
     min_gain = (STILL_MOVING if is_poor else STILL_LEARNING) * math.log(last["step"] / before["step"])
-    for name in dict.fromkeys((_ranking_metric(last), LOSS)):
+    for name in dict.fromkeys((metric, LOSS)):
         if name not in last or name not in before or not _is_last_best(history, name):
             continue
-        falls = lower_is_better(name)
+        falls = not metric_row(name).larger_is_better
         larger, smaller = (before[name], last[name]) if falls else (last[name], before[name])
         if larger <= 0 or math.log(larger / max(smaller, 1e-9)) < min_gain:
             continue
         percent = 100 * (1 - before["step"] / last["step"])
         score = f", BLEU is {best['bleu']:.4g}" if is_poor and name != "bleu" else ""
         return (
-            f"validation {_format_metric(name)} still {'fell' if falls else 'rose'} from {before[name]:.4g} to "
+            f"validation {metric_row(name).field_name} still {'fell' if falls else 'rose'} from {before[name]:.4g} to "
             f"{last[name]:.4g} in the last {percent:.0f} % of the run{score}"
         )
     return ""
@@ -223,8 +222,4 @@ def _describe_improvement(history: Sequence[Mapping[str, Any]], best: Mapping[st
 
 def _is_last_best(history: Sequence[Mapping[str, Any]], name: str) -> bool:
     scores = [evaluation[name] for evaluation in history]
-    return bool(scores[-1] == (min(scores) if lower_is_better(name) else max(scores)))
-
-
-def _format_metric(name: str) -> str:
-    return METRIC_LABELS.get(name, name.replace("_", " "))
+    return bool(scores[-1] == (max(scores) if metric_row(name).larger_is_better else min(scores)))

@@ -11,36 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.components import VIEWS
 from regard.errors import UsageError, nearest
+from regard.registry import resolve
 from regard.view.drawing import PAD, Drawing
-from regard.view.figures.decoding_figure import draw_beam_tree, draw_steps
-from regard.view.figures.flow_figure import draw_flow
-from regard.view.figures.heads_figure import draw_heads
-from regard.view.figures.hops_figure import draw_hops
-from regard.view.figures.lines_figure import draw_lines
-from regard.view.figures.math_figure import draw_math
-from regard.view.figures.matrix_figure import draw_matrix
 from regard.view.figures.panels import FigureRequest
-from regard.view.figures.positions_figure import draw_positions
-from regard.view.figures.prediction_figure import draw_prediction
 from regard.view.palette import get_theme
 from regard.view.record.record import Record
 from regard.view.selection import check_norm
 from regard.view.svg import MM, svg_text
 from regard.view.tikz import tikz_text
 
-FIGURE_VIEWS: dict[str, tuple[Callable[[FigureRequest], Drawing], str]] = {
-    "look": (draw_lines, "lines from queries to keys, for one token or for all"),
-    "heads": (draw_heads, "a thumbnail of every head"),
-    "align": (draw_matrix, "attention matrix of one head"),
-    "steps": (draw_steps, "probability of each generated token, with alternatives"),
-    "beams": (draw_beam_tree, "tree of the beam search"),
-    "maths": (draw_math, "six steps from a query to the output of a head"),
-    "place": (draw_positions, "positional encodings and their similarity"),
-    "verdict": (draw_prediction, "probabilities of labels or answers"),
-    "flow": (draw_flow, "attention rollout to one token through all layers"),
-    "hops": (draw_hops, "attention of each hop of a memory network"),
-}
 WIDTHS = {"column": 84.0, "page": 174.0}  # millimetres of a column, and of a page of two columns
 MIN_WIDTH = 40.0
 MAX_WIDTH = 1000.0
@@ -58,7 +39,7 @@ class Figure:
     @property
     def about(self) -> str:
         """A one-line description."""
-        return f"{self.view}: {FIGURE_VIEWS[self.view][1]}"
+        return f"{self.view}: {VIEWS[self.view].description}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -140,14 +121,23 @@ def figure(
         token=token,
         norm=norm,
     )
-    draw, _ = FIGURE_VIEWS[view]
-    return Figure(view, record.title, draw(request))
+    return Figure(view, record.title, find_drawing_function(view)(request))
+
+
+def find_drawing_function(view: str) -> Callable[[FigureRequest], Drawing]:
+    """Function that draws a view; one that has no figure is an error."""
+    draw: Callable[[FigureRequest], Drawing] | None = resolve(VIEWS[view].draw)
+    if draw is None:
+        raise UsageError(f"the view {view} has no figure: choose another one, or see it with `regard see`")
+    return draw
 
 
 def check_figure_options(view: str, out: str | None, width: str | float, theme: str, norm: str) -> None:
     """Raise for invalid options, before anything is drawn."""
-    if view and view not in FIGURE_VIEWS:
-        raise UsageError(f"no such view: {view}{nearest(view, FIGURE_VIEWS)}: it is one of {', '.join(FIGURE_VIEWS)}")
+    if view and out is not None:
+        find_drawing_function(view)
+    elif view:
+        _ = VIEWS[view]  # raises for an unknown view
     if out is not None and Path(out).suffix.lower() not in ENDINGS:
         raise _unknown_format(Path(out).suffix)
     to_millimetres(width)
@@ -167,7 +157,7 @@ def default_view(record: Record, *, needs_attention: bool = False) -> str:
     if needs_attention and record.attention:
         return "align"
     stored = str(record.view.get("view", ""))
-    if stored in FIGURE_VIEWS:
+    if stored in VIEWS and VIEWS[stored].draw is not None:
         return stored
     if record.prediction is not None:
         return "verdict"

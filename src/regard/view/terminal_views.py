@@ -7,14 +7,16 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from regard.errors import UsageError, nearest
+from regard.components import VIEWS
+from regard.errors import UsageError
+from regard.registry import resolve
 from regard.view.figures.flow_figure import default_row, rollout, rollout_steps, self_attention
 from regard.view.figures.hops_figure import hop_weights
 from regard.view.figures.math_figure import find_head_qkv, first_word_row, six_steps
@@ -70,11 +72,11 @@ def render_view(record: Record, view: str = "", **options: object) -> str:
 
     needs_attention = any(options.get(name) not in (None, "") for name in ("attention", "layer", "head"))
     name = view or default_view(record, needs_attention=needs_attention)
-    if name not in TERMINAL_VIEWS:
-        available = ", ".join(TERMINAL_VIEWS)
-        raise UsageError(f"no such view: {name}{nearest(name, TERMINAL_VIEWS)}: it is one of {available}")
+    render = resolve(VIEWS[name].render)
+    if render is None:
+        raise UsageError(f"the view {name} is not for a terminal: leave out --view, or see it with `regard see`")
     request = TerminalRequest(record, **{"width": window_width(), **options})  # type: ignore[arg-type]
-    return "\n".join(line.rstrip() for line in TERMINAL_VIEWS[name](request))
+    return "\n".join(line.rstrip() for line in render(request))
 
 
 def window_width() -> int:
@@ -87,7 +89,8 @@ def supports_colour() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def _render_matrix(request: TerminalRequest) -> list[str]:
+def render_matrix(request: TerminalRequest) -> list[str]:
+    """Attention matrix of one head, shaded."""
     selection = request.selection
     lines = table_lines(
         [unit.label for unit in selection.rows],
@@ -100,7 +103,7 @@ def _render_matrix(request: TerminalRequest) -> list[str]:
     return [*lines, *_caption(request, _describe_selection(selection))]
 
 
-def _render_lines(request: TerminalRequest) -> list[str]:
+def render_lines(request: TerminalRequest) -> list[str]:
     """The largest weights of one query, or of each."""
     selection = request.selection
     row = selection.find_row(request.token)
@@ -131,7 +134,8 @@ def _largest_of_query(request: TerminalRequest, row: int) -> list[str]:
     return [_truncate(header, request.width), *bars]
 
 
-def _render_heads(request: TerminalRequest) -> list[str]:
+def render_heads(request: TerminalRequest) -> list[str]:
+    """Statistics of every head."""
     attention = request.selection.attention
     stats = head_stats(attention, request.record.texts[attention.columns].special)
     cells = []
@@ -150,7 +154,8 @@ def _render_heads(request: TerminalRequest) -> list[str]:
     return [*lines[:-1], *_caption(request, f"{attention.name}: entropy in bits, and the main pattern of each head")]
 
 
-def _render_steps(request: TerminalRequest) -> list[str]:
+def render_steps(request: TerminalRequest) -> list[str]:
+    """Probability of each generated token, with alternatives."""
     steps = request.record.steps
     if not steps:
         raise UsageError("the record has no decoding steps: only records of generated texts have them")
@@ -166,7 +171,8 @@ def _render_steps(request: TerminalRequest) -> list[str]:
     return [*lines, *_caption(request, "probability, entropy in bits, the most probable tokens")]
 
 
-def _render_beams(request: TerminalRequest) -> list[str]:
+def render_beams(request: TerminalRequest) -> list[str]:
+    """Tree of the beam search."""
     beams = [step.beams for step in request.record.steps if step.beams]
     if not beams:
         raise UsageError("the record has no beams: they are stored for texts generated with a beam of two or more")
@@ -181,7 +187,8 @@ def _readable(token: str) -> str:
     return token.strip(" ▁") or "␣"
 
 
-def _render_math(request: TerminalRequest) -> list[str]:
+def render_math(request: TerminalRequest) -> list[str]:
+    """Six steps from a query to the output of a head."""
     qkv = find_head_qkv(request.record, request.attention, request.layer, request.head)
     selection = select_attention(request.record, qkv.attention, qkv.layer, qkv.head)
     row = selection.find_row(request.token)
@@ -201,7 +208,8 @@ def _render_math(request: TerminalRequest) -> list[str]:
     return [query, header, *lines, *_caption(request, f"{selection.site}{scaling}")]
 
 
-def _render_positions(request: TerminalRequest) -> list[str]:
+def render_positions(request: TerminalRequest) -> list[str]:
+    """Similarity of positional encodings."""
     positions = request.record.positions
     if positions is None:
         raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
@@ -221,7 +229,8 @@ def _render_positions(request: TerminalRequest) -> list[str]:
     return [*lines, *_caption(request, caption)]
 
 
-def _render_prediction(request: TerminalRequest) -> list[str]:
+def render_prediction(request: TerminalRequest) -> list[str]:
+    """Probabilities of labels or answers."""
     prediction = request.record.prediction
     if prediction is None:
         raise UsageError(
@@ -251,7 +260,8 @@ def _render_bars(rows: Sequence[tuple[str, float]]) -> list[str]:
     ]
 
 
-def _render_flow(request: TerminalRequest) -> list[str]:
+def render_flow(request: TerminalRequest) -> list[str]:
+    """Attention rollout to one token through all layers."""
     attention = self_attention(request.record, request.attention)
     tokens = axis_units(request.record.texts[attention.rows], words=request.words)
     row = find_row(tokens, request.token)
@@ -266,7 +276,8 @@ def _render_flow(request: TerminalRequest) -> list[str]:
     return [*lines, *_caption(request, caption)]
 
 
-def _render_hops(request: TerminalRequest) -> list[str]:
+def render_hops(request: TerminalRequest) -> list[str]:
+    """Attention of each hop of a memory network."""
     sentences, weights = hop_weights(request.record)
     return hop_table(sentences, weights, width=request.width)
 
@@ -293,17 +304,3 @@ def _pad_labels(labels: Sequence[str]) -> list[str]:
 
 def _truncate(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-
-
-TERMINAL_VIEWS: dict[str, Callable[[TerminalRequest], list[str]]] = {
-    "look": _render_lines,
-    "heads": _render_heads,
-    "align": _render_matrix,
-    "steps": _render_steps,
-    "beams": _render_beams,
-    "maths": _render_math,
-    "place": _render_positions,
-    "verdict": _render_prediction,
-    "flow": _render_flow,
-    "hops": _render_hops,
-}

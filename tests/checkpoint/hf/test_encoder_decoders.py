@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from regard.attention.positions import sinusoids
 from regard.checkpoint.hf import encoder_decoders
+from regard.checkpoint.weights import to_tensors
 from regard.config.inference import DecodingConfig
 from regard.config.models import ACTIVATIONS, TransformerConfig
 from regard.errors import CheckpointError
@@ -37,6 +38,13 @@ def shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
+def assemble(
+    matcher: encoder_decoders.TranslatorWeightMatcher, tensors: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Our weights from the tensors of a file."""
+    return to_tensors(matcher.assemble({name: tensors[name].numpy() for name in matcher.tensors_to_read}))
+
+
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_config_and_weights_round_trip(changes: dict[str, Any]) -> None:
     config = small_config(**changes)
@@ -48,7 +56,7 @@ def test_config_and_weights_round_trip(changes: dict[str, Any]) -> None:
         read_config = read_config.override({"output_bias": True})
     assert read_config == config
     matcher = encoder_decoders.TranslatorWeightMatcher(read_config, shapes(hf_weights), shapes(weights))
-    read_weights = matcher.assemble(hf_weights)
+    read_weights = assemble(matcher, hf_weights)
     assert read_weights.keys() == weights.keys()
     assert all(torch.equal(read_weights[name], weights[name]) for name in weights)
     assert not matcher.report.missing
@@ -99,7 +107,7 @@ def test_older_names_prefixes_copies_and_buffers_are_read() -> None:
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
-    read_weights = matcher.assemble({name: hf_weights[name] for name in matcher.tensors_to_read})
+    read_weights = assemble(matcher, hf_weights)
     assert all(torch.equal(read_weights[name], weights[name]) for name in weights)
     assert sorted(matcher.report.ignored) == ["encoder.embed_positions.weight", "encoder.position_ids"]
     assert matcher.report.renamed["encoder.layers.0.final_layer_norm.gamma"] == (
@@ -115,7 +123,7 @@ def test_of_two_different_tied_copies_the_input_embedding_is_used_and_it_is_note
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     hf_weights["lm_head.weight"] = hf_weights["lm_head.weight"] + 1
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
-    assert torch.equal(matcher.assemble(hf_weights)["token_embedding.weight"], weights["token_embedding.weight"])
+    assert torch.equal(assemble(matcher, hf_weights)["token_embedding.weight"], weights["token_embedding.weight"])
     assert "lm_head.weight differs" in matcher.report.notes[0]
 
 
@@ -125,7 +133,7 @@ def test_a_tied_copy_replaces_a_missing_shared_embedding() -> None:
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     del hf_weights["shared.weight"]
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
-    assert torch.equal(matcher.assemble(hf_weights)["token_embedding.weight"], weights["token_embedding.weight"])
+    assert torch.equal(assemble(matcher, hf_weights)["token_embedding.weight"], weights["token_embedding.weight"])
 
 
 def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
@@ -135,7 +143,7 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     zero_positions = hf_weights | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(zero_positions), shapes(weights))
     with pytest.raises(CheckpointError, match="embed_positions.weight: not the sinusoids"):
-        matcher.assemble(zero_positions)
+        assemble(matcher, zero_positions)
     incomplete = {name: tensor for name, tensor in hf_weights.items() if "encoder_attn.k_proj" not in name}
     with pytest.raises(CheckpointError, match=r"6 weights are missing, model.decoder.layers.0.encoder_attn.k_proj"):
         encoder_decoders.TranslatorWeightMatcher(config, shapes(incomplete), shapes(weights))
@@ -147,7 +155,7 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, "'bert', which is not read as a translator: marian, pegasus"),
+        ({"model_type": "bert"}, "'bert', which is not a translation model: marian, pegasus"),
         ({"model_type": None}, "no model_type"),
         ({"d_model": "22"}, "d_model must be of type int"),
         ({"d_model": 22.5}, "d_model must be of type int, not 22.5"),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.attention.cache import CrossKeyValues
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
+from regard.attention.positions import RelativeBias
 from regard.attention.trace import trace
 from regard.config.block import BlockConfig
 from regard.errors import ConfigError, UsageError
@@ -162,6 +163,45 @@ def test_layers_with_equal_masks_share_one() -> None:
     assert first.mask is second.mask
     assert local.mask is last_local.mask
     assert first.mask is not local.mask
+
+
+class CountedBias(RelativeBias):
+    """Counts how often its bias is computed."""
+
+    count = 0
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        self.count += 1
+        return super().bias(query_positions, key_positions)
+
+
+@pytest.mark.parametrize("case", ["all", "selected", "by_length", "cached"])
+def test_a_relative_bias_is_computed_once_for_all_layers(case: str) -> None:
+    torch.manual_seed(1)
+    positions = CountedBias(2, num_buckets=8, is_causal=case == "cached")
+    config = BlockConfig(hidden_size=8, num_heads=2, feed_forward_size=8)
+    stack = TransformerStack(config, same_layers(3, positions, is_causal=case == "cached"))
+    batch = PackedBatch(np.array([40, 40] if case != "selected" else [40, 7]))
+    options = {}
+    if case == "selected":
+        options["selected"] = SelectedTokens(batch, np.array([41, 3]))
+    elif case == "cached":
+        options["cache"] = stack.empty_cache(2, capacity=40)
+    else:
+        options["by_length"] = case == "by_length"
+    with torch.inference_mode():
+        stack(torch.randn(batch.num_tokens, 8), batch, **options)
+    assert positions.count == 1
+
+
+def test_runs_of_shorter_sequences_have_the_bias_of_their_own_positions() -> None:
+    torch.manual_seed(1)
+    positions = RelativeBias(2, num_buckets=8)
+    stack = TransformerStack(BlockConfig(hidden_size=8, num_heads=2, feed_forward_size=8), same_layers(2, positions))
+    batch = PackedBatch(np.array([40, 33, 33]))
+    hidden = torch.randn(batch.num_tokens, 8)
+    with torch.inference_mode():
+        assert_close(stack(hidden, batch, by_length=True), stack(hidden, batch))
 
 
 def test_only_causal_layers_have_a_cache() -> None:

@@ -71,7 +71,7 @@ def fine_tune(workspace: Path, task: str, data: str, out: str, *options: str) ->
 
 def distil(workspace: Path, teacher: Path, data: str, out: str, *options: str) -> dict[str, Any]:
     """Distil a teacher into two layers; return the task.json of the student."""
-    command = ["distil", str(teacher), str(workspace / data), "--layers", "2"]
+    command = ["distil", str(teacher), str(workspace / data), "--student-layers", "2"]
     command += ["--out", str(workspace / out), *FAST, *options]
     assert run(command) == 0
     task = json.loads((workspace / out / "task.json").read_text())
@@ -276,11 +276,11 @@ def test_the_timing_sample_is_spread_over_the_data(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--layers", "4"], "distillation.student_layers (4) must be fewer than the teacher has"),
-        (["--layers", "0"], "add --layers N"),
-        ([], "add --layers N"),
+        (["--student-layers", "4"], "distillation.student_layers (4) must be fewer than the teacher has"),
+        (["--student-layers", "0"], "add --student-layers N"),
+        ([], "add --student-layers N"),
         (
-            ["--layers", "2", "--label-separator", ";"],
+            ["--student-layers", "2", "--label-separator", ";"],
             "predicts one label per text, but the data is read as several labels",
         ),
     ],
@@ -299,7 +299,7 @@ def test_a_label_unknown_to_the_teacher_is_refused_with_its_location(
     workspace: Path, teacher_folder: Path, tmp_path: Path, capfd: Output
 ) -> None:
     (tmp_path / "new.tsv").write_text((workspace / "train.tsv").read_text() + "the w1 was odd\tstrange\n" * 3)
-    command = ["distil", str(teacher_folder), str(tmp_path / "new.tsv"), "--layers", "2"]
+    command = ["distil", str(teacher_folder), str(tmp_path / "new.tsv"), "--student-layers", "2"]
     assert run([*command, "--out", str(tmp_path / "out")]) == 2
     error = capfd.readouterr().err
     assert "the label 'strange' is not one that was learned" in error
@@ -309,7 +309,7 @@ def test_a_label_unknown_to_the_teacher_is_refused_with_its_location(
 def test_folders_without_a_teacher_are_refused(workspace: Path, tmp_path: Path, capfd: Output) -> None:
     data = str(workspace / "train.tsv")
     out = str(tmp_path / "out")
-    options = [data, "--layers", "1", "--out", out]
+    options = [data, "--student-layers", "1", "--out", out]
     assert run(["distil", str(workspace / "encoder"), *options]) == 2
     assert (
         "not a fine-tuned encoder: train a teacher with `regard train classify|tag|answer DATA"

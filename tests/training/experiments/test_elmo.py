@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.checkpoint.native import load_rnn_text
+from regard.checkpoint.native import load_text_model
 from regard.config.rnn_models import ElmoConfig
 from regard.config.runs import ElmoRun
 from regard.data.documents import Documents, hold_out_documents
@@ -50,7 +50,7 @@ def config(book: Path, **changes: object) -> ElmoRun:
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_rnn_text(folder, ElmoConfig, "elmo").weights
+    return load_text_model(folder, ElmoConfig, "elmo").weights
 
 
 def have_same_weights(first: Path, second: Path) -> bool:
@@ -107,7 +107,7 @@ def test_a_run_without_run_json_trains_its_tokenizer_anew(book: Path, tmp_path: 
     shutil.copytree(tmp_path / "first/tokenizers", tmp_path / "run/tokenizers")
     (tmp_path / "run/run.lock").touch()
     train_run(config(book, **{"training.steps": 1, "tokenizer.kind": "characters"}), tmp_path / "run")
-    assert load_rnn_text(tmp_path / "run", ElmoConfig, "elmo").tokenizer.encode("w1").subwords == ["w", "1"]
+    assert load_text_model(tmp_path / "run", ElmoConfig, "elmo").tokenizer.encode("w1").subwords == ["w", "1"]
 
 
 def test_validation_files_and_a_preset_by_the_data(book: Path, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_several_labels_per_text_have_thresholds(workspace: Path) -> None:
 def test_pairs_of_texts_are_classified(workspace: Path, capfd: Output) -> None:
     columns = ["--text", "1", "--pair", "2", "--label", "3"]
     folder = fine_tune(
-        workspace, "classify", "train-pairs.tsv", "pairs", "--epochs", "12", *columns, "--weights", "balanced"
+        workspace, "classify", "train-pairs.tsv", "pairs", "--epochs", "12", *columns, "--class-weights", "balanced"
     )
     assert read_metrics(folder)["test_accuracy"] > 90
     capfd.readouterr()
@@ -209,7 +209,7 @@ def test_pairs_of_texts_are_classified(workspace: Path, capfd: Output) -> None:
 def test_a_frozen_encoder_keeps_its_weights(workspace: Path) -> None:
     from regard.checkpoint.encoder_dir import load_encoder
 
-    folder = fine_tune(workspace, "classify", "train.tsv", "frozen", "--epochs", "20", "--frozen")
+    folder = fine_tune(workspace, "classify", "train.tsv", "frozen", "--epochs", "20", "--freeze-encoder")
     before = load_encoder(workspace / "encoder").weights
     after = load_encoder(folder).weights
     assert all(
@@ -222,7 +222,7 @@ def test_a_frozen_encoder_keeps_its_weights(workspace: Path) -> None:
 def test_layer_decay_slows_down_lower_layers(workspace: Path) -> None:
     from regard.checkpoint.encoder_dir import load_encoder
 
-    folder = fine_tune(workspace, "classify", "train.tsv", "layered", "--steps", "3", "--layer-decay", "0.1")
+    folder = fine_tune(workspace, "classify", "train.tsv", "layered", "--steps", "3", "--layer-lr-decay", "0.1")
     before = load_encoder(workspace / "encoder").weights
     after = load_encoder(folder).weights
 
@@ -258,7 +258,7 @@ def test_the_command_line_tags_texts(tagger: Path, workspace: Path, capfd: Outpu
     assert run(["tag", str(tagger), "the ada was in rome", "", "--threads", "1"]) == 0
     rows = [line.split("\t")[:3] for line in capfd.readouterr().out.splitlines()]
     assert rows == [["0", "person", "ada"], ["0", "place", "rome"]]
-    assert run(["tag", str(tagger), "the ada was in rome", "--threads", "1", "--columns"]) == 0
+    assert run(["tag", str(tagger), "the ada was in rome", "--threads", "1", "--conll"]) == 0
     assert "ada\tB-person" in capfd.readouterr().out.splitlines()
     assert run(["evaluate", str(tagger), str(workspace / "test.conll"), "--threads", "1", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["f1"] > 90

@@ -171,7 +171,7 @@ def test_a_new_vocabulary_starts_from_the_old_embeddings(book: Path, tmp_path: P
     other = tmp_path / "other.txt"
     other.write_text("\n".join(["one two sixteen", "three fourteen two"] * 30), "utf-8")
     changes = {"training.steps": 1, "training.learning_rate": 1e-9, "pretrained": str(tmp_path / "first")}
-    train_run(config(other, **changes, **{"masking.words": "new"}), tmp_path / "second")
+    train_run(config(other, **changes, **{"masking.new_vocabulary": True}), tmp_path / "second")
     old = load_encoder(tmp_path / "first")
     new = load_encoder(tmp_path / "second")
     assert new.config.vocab_size == new.tokenizer.vocab_size != old.config.vocab_size

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.checkpoint.native import load_rnn_text
+from regard.checkpoint.native import load_text_model
 from regard.config.rnn_models import ElmoConfig, RnnClassifierConfig
 from regard.config.runs import ClassifyRun
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
@@ -62,7 +62,7 @@ def config(data: Path, **changes: object) -> ClassifyRun:
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_rnn_text(folder, RnnClassifierConfig, "classify").weights
+    return load_text_model(folder, RnnClassifierConfig, "classify").weights
 
 
 def have_same_weights(first: Path, second: Path) -> bool:
@@ -92,13 +92,13 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
 
 
 def test_features_are_frozen_and_copied_to_the_run_directory(data: Path, elmo: Path, tmp_path: Path) -> None:
-    before = load_rnn_text(elmo, ElmoConfig, "elmo")
+    before = load_text_model(elmo, ElmoConfig, "elmo")
     train_run(config(data, **{"training.steps": 3, "fine_tuning.features": str(elmo)}), tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert run["data_digests"]["features"] == before.digest
     shutil.move(tmp_path / "run", tmp_path / "moved")
     shutil.rmtree(elmo)
-    after = load_rnn_text(tmp_path / "moved/features", ElmoConfig, "elmo")
+    after = load_text_model(tmp_path / "moved/features", ElmoConfig, "elmo")
     assert after.digest == before.digest
     assert all(torch.equal(after.weights[name], before.weights[name]) for name in before.weights)
     assert load_classifier(tmp_path / "moved", threads=1)("a big apple") in ("fruit", "beast")

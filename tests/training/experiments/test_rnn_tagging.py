@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.checkpoint.native import load_rnn_text
+from regard.checkpoint.native import load_text_model
 from regard.cli import run
 from regard.config.rnn_models import ElmoConfig, RnnTaggerConfig
 from regard.config.runs import TagRun
@@ -66,12 +66,12 @@ def config(data: Path, **changes: object) -> TagRun:
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_rnn_text(folder, RnnTaggerConfig, "tag").weights
+    return load_text_model(folder, RnnTaggerConfig, "tag").weights
 
 
 def test_a_tagger_learns_with_features_that_are_copied_to_its_folder(data: Path, elmo: Path, tmp_path: Path) -> None:
     listener = Listener()
-    features = load_rnn_text(elmo, ElmoConfig, "elmo")
+    features = load_text_model(elmo, ElmoConfig, "elmo")
     settings = {"training.epochs": 10.0, "fine_tuning.features": str(elmo), "fine_tuning.test": str(data)}
     report = train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
     assert report.metrics["valid_f1"] == report.metrics["test_f1"] == 100
@@ -134,7 +134,7 @@ def test_truncated_words_are_tagged_outside_and_counted(data: Path, tmp_path: Pa
 
 
 def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
-    tokenizer = load_rnn_text(elmo, ElmoConfig, "elmo").tokenizer
+    tokenizer = load_text_model(elmo, ElmoConfig, "elmo").tokenizer
     words = ["grace", "in", "london"]
     sentences = RnnSentences.encode(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
     starts = [sentences.spans[0][position][0] for position in sentences.positions[0]]

@@ -176,7 +176,7 @@ def test_an_interruption_after_the_last_epoch_changes_nothing(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         # The scores are reported before the run is marked as finished.
-        patch.setattr("regard.training.experiments.base.RunContext.notify", interrupt)
+        patch.setattr("regard.training.procedure.RunContext.notify", interrupt)
         train(data, tmp_path / "run")
     assert "result" not in json.loads((tmp_path / "run/run.json").read_text())
     assert train(data, tmp_path / "run").reason == "plan done"

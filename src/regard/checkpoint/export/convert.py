@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.checkpoint import atomic, causal_dir, native, pickle_weights, weights
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder, serialize_tokenizer
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder, serialize_tokenizer
 from regard.checkpoint.export import onnx
 from regard.checkpoint.export.ctranslate2 import save_ctranslate2
 from regard.checkpoint.export.engine import (
@@ -24,7 +24,6 @@ from regard.checkpoint.hf.sentence_transformers import MODULES, read_modules, se
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CARD, CONFIG, TASK_FILE, read_task_file
 from regard.checkpoint.model_dir import (
-    LoadedTranslator,
     folder_task,
     has_only_pickled_weights,
     load_translator,
@@ -33,8 +32,10 @@ from regard.checkpoint.model_dir import (
 )
 from regard.checkpoint.native import copy_native
 from regard.checkpoint.run_dir import folder_kind
+from regard.checkpoint.source import EncoderSource, TranslatorSource
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weights import WeightReport
+from regard.components import FAMILIES
 from regard.config.models import TransformerConfig
 from regard.errors import CheckpointError, ConfigError, UsageError, nearest
 from regard.registry import usage_hint
@@ -42,7 +43,7 @@ from regard.tasks.masked_lm import TOKEN_COUNTS_FILE
 
 FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
 TOOLS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
-_NATIVE_ONLY = {*native.MEMORY_NETWORK_TYPES, *native.RNN_TEXT_TYPES}  # families that only Regard has
+_OTHER_TYPES = (*ENCODER_TYPES, NATIVE_TYPE, *causal_dir.MODEL_TYPES, *encoder_decoders.ARCHITECTURES)
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ def convert(
     """Convert a model folder, ours or from elsewhere, or a hub model into a new folder.
 
     `huggingface` is for `transformers` (an error says what it cannot express), `ctranslate2` for CTranslate2, `onnx`
-    for ONNX run-times (encoders with any head), `regard` for ourselves: a folder with safetensors and tokenizer.json,
-    whatever the source has. With a `precision` it is an engine folder in that precision. `shortlist` names files of
-    parallel text, from which the engine folder gets a shortlist; its effect is measured and reported.
+    for ONNX run-times (encoders with any head, causal language models), `regard` for ourselves: a folder with
+    safetensors and tokenizer.json, whatever the source has. With a `precision` it is an engine folder in that
+    precision. `shortlist` names files of parallel text, from which the engine folder gets a shortlist; its effect is
+    measured and reported.
     """
     if format not in FORMATS:
         raise ConfigError(f"to must be one of {', '.join(FORMATS)}, not {format!r}{nearest(format, FORMATS)}")
@@ -130,11 +132,11 @@ def _convert(request: _ConversionRequest) -> ConversionResult:
         return _convert_encoder(request)
     if model_type in causal_dir.MODEL_TYPES:
         return _convert_causal_lm(request)
-    if model_type in _NATIVE_ONLY:
+    if model_type not in _OTHER_TYPES and native.native_family(model_type):
         return _convert_native(request, str(model_type))
     if not is_translator:
-        types = (*ENCODER_TYPES, *causal_dir.MODEL_TYPES, *encoder_decoders.ARCHITECTURES, NATIVE_TYPE)
-        allowed = ", ".join([*types, *sorted(_NATIVE_ONLY)])
+        native_types = {native.native_type(family) for family in FAMILIES}
+        allowed = ", ".join([*_OTHER_TYPES, *sorted(native_types - {*_OTHER_TYPES})])
         raise CheckpointError(f"{config_file}: a model of type {model_type!r:.60}, which is not read: {allowed} are")
     return _convert_translator(request)
 
@@ -146,7 +148,7 @@ def _convert_translator(request: _ConversionRequest) -> ConversionResult:
         _save_engine_translator(model, request, request.precision)
         return ConversionResult(request.out, f"{model_type} for the engine, {request.precision}", model.report)
     if request.format == "onnx":
-        raise request.reject("a translator; encoders can, and --to ctranslate2 may do")
+        raise request.reject("a translation model; encoders and causal language models can: try --to ctranslate2")
     if request.format == "ctranslate2":
         save_ctranslate2(model, request.folder, request.out)
         return ConversionResult(request.out, "ctranslate2", model.report)
@@ -166,7 +168,7 @@ def _convert_translator(request: _ConversionRequest) -> ConversionResult:
     return ConversionResult(request.out, model_type, model.report)
 
 
-def _save_engine_translator(model: LoadedTranslator, request: _ConversionRequest, precision: str) -> None:
+def _save_engine_translator(model: TranslatorSource, request: _ConversionRequest, precision: str) -> None:
     """Write an engine folder; the report describes the effect of the shortlist, if there is one."""
     card = request.read_card()
     if not request.shortlist:
@@ -203,7 +205,7 @@ def _convert_encoder(request: _ConversionRequest) -> ConversionResult:
     return ConversionResult(request.out, described_type, model.report)
 
 
-def _save_encoder(model: LoadedEncoder, request: _ConversionRequest, extra_files: dict[str, bytes]) -> None:
+def _save_encoder(model: EncoderSource, request: _ConversionRequest, extra_files: dict[str, bytes]) -> None:
     save_encoder(
         request.out,
         model.config,
@@ -221,12 +223,12 @@ def _save_encoder(model: LoadedEncoder, request: _ConversionRequest, extra_files
     )
 
 
-def _save_onnx(model: LoadedEncoder, model_type: str, request: _ConversionRequest) -> None:
+def _save_onnx(model: EncoderSource, model_type: str, request: _ConversionRequest) -> None:
     """Write an encoder's graph, and beside it config, labels, tokenizer and tuned settings."""
     labels = encoders.LabelNames(model.labels, model.problem_type)
     hf_config = encoders.config_to_hf(model.config, model_type, labels, model.hf_config)
     contents: dict[str, atomic.Content] = {
-        onnx.FILE: onnx.serialize_onnx(model.config, model.weights, str(request.folder)),
+        onnx.FILE: onnx.serialize_encoder(model.config, model.weights, str(request.folder)),
         CONFIG: atomic.json_bytes(hf_config),
         **serialize_tokenizer(model.tokenizer, model.config, model.max_length),
     }
@@ -242,18 +244,21 @@ def _read_counts(path: Path) -> dict[str, bytes]:
 
 
 def _convert_causal_lm(request: _ConversionRequest) -> ConversionResult:
-    if request.format in ("ctranslate2", "onnx"):
-        supported = "translators" if request.format == "ctranslate2" else "encoders"
-        tool = TOOLS[request.format]
-        raise UsageError(f"{request.folder} cannot be written for {tool}: a causal language model; {supported} can")
+    if request.format == "ctranslate2":
+        raise UsageError(
+            f"{request.folder} cannot be written for CTranslate2: a causal language model; translators can"
+        )
     model = causal_dir.load_causal_lm(request.folder, weights_from=request.weights_from)
     hf_type, reason = causal.causal_model_type(model.config)
     model_type = hf_type or causal_dir.NATIVE_TYPE
-    if request.precision is not None:
+    if request.precision is not None and request.format != "onnx":
         save_engine_causal(model, request.folder, request.out, request.precision, request.read_card())
         return ConversionResult(request.out, f"{model_type} for the engine, {request.precision}", model.report)
     if reason and request.format == "huggingface":
         raise request.reject(reason)
+    weight_files: dict[str, atomic.Content] | None = None
+    if request.format == "onnx":
+        weight_files = {onnx.FILE: onnx.serialize_causal_lm(model.config, model.weights, str(request.folder))}
     causal_dir.save_causal_lm(
         request.out,
         model.config,
@@ -262,8 +267,10 @@ def _convert_causal_lm(request: _ConversionRequest) -> ConversionResult:
         metadata=without_keys(model.metadata, "task", "version"),
         card=request.read_card(),
         original_config=model.hf_config,
+        weight_files=weight_files,
     )
-    return ConversionResult(request.out, model_type, model.report)
+    described_type = f"onnx, a causal {model_type}" if request.format == "onnx" else model_type
+    return ConversionResult(request.out, described_type, model.report)
 
 
 def _convert_native(request: _ConversionRequest, model_type: str) -> ConversionResult:

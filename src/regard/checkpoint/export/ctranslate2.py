@@ -12,16 +12,17 @@ from torch import Tensor
 
 from regard.attention.positions import sinusoids
 from regard.checkpoint import atomic
-from regard.checkpoint.model_dir import LoadedTranslator
+from regard.checkpoint.source import TranslatorSource
 from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER
 from regard.config.models import StackConfig, TransformerConfig
 from regard.errors import UsageError
 from regard.text.tokenizer import Tokenizer
 
+POSITIONS = ("sinusoidal", "learned", "none")  # of its encoder–decoders
 _NEVER = -1e4  # output bias of tokens that are never generated: beyond any logit, within half precision
 
 
-def save_ctranslate2(model: LoadedTranslator, folder: Path, out: Path) -> None:
+def save_ctranslate2(model: TranslatorSource, folder: Path, out: Path) -> None:
     """Write a Transformer and its tokenizers for CTranslate2; errors name `folder`."""
     specification = _build_specification(model, folder)
     with tempfile.TemporaryDirectory() as temporary:
@@ -34,7 +35,7 @@ def save_ctranslate2(model: LoadedTranslator, folder: Path, out: Path) -> None:
     atomic.write_folder(out, contents)
 
 
-def _build_specification(model: LoadedTranslator, folder: Path) -> Any:
+def _build_specification(model: TranslatorSource, folder: Path) -> Any:
     """CTranslate2's description of a model, with its weights."""
     try:
         from ctranslate2.specs import common_spec, transformer_spec
@@ -43,8 +44,10 @@ def _build_specification(model: LoadedTranslator, folder: Path) -> Any:
     config = model.config
     if not isinstance(config, TransformerConfig):
         raise UsageError(f"{folder} cannot be written for CTranslate2: a recurrent model")
-    if config.positions == "rotary":
-        raise UsageError(f"{folder} cannot be written for CTranslate2: rotary positions in an encoder–decoder")
+    if config.positions not in POSITIONS:
+        raise UsageError(
+            f"{folder} cannot be written for CTranslate2: {config.positions} positions in an encoder–decoder"
+        )
     activations = {
         "relu": common_spec.Activation.RELU,
         "gelu": common_spec.Activation.GELU,
@@ -84,7 +87,7 @@ def _fill_weights(specification: Any, config: TransformerConfig, weights: dict[s
     decoder.projection.bias = bias
 
 
-def _fill_vocabularies(specification: Any, config: TransformerConfig, model: LoadedTranslator) -> None:
+def _fill_vocabularies(specification: Any, config: TransformerConfig, model: TranslatorSource) -> None:
     target_tokens = _list_tokens(model.target, config.target_vocab_size)
     specification.register_source_vocabulary(_list_tokens(model.source, config.source_vocab_size))
     specification.register_target_vocabulary(target_tokens)

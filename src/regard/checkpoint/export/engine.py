@@ -6,29 +6,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.checkpoint.causal_dir import LoadedCausalLM, save_causal_lm
-from regard.checkpoint.encoder_dir import LoadedEncoder, save_encoder
-from regard.checkpoint.model_dir import LoadedTranslator, save_translator
+from regard.checkpoint.causal_dir import save_causal_lm
+from regard.checkpoint.encoder_dir import save_encoder
+from regard.checkpoint.model_dir import save_translator
+from regard.checkpoint.source import CausalSource, EncoderSource, TranslatorSource
 from regard.config.models import TransformerConfig
 from regard.engine import causal, file, layout
 from regard.engine.base import check_precision
 from regard.engine.encoder import unsupported_reason
 from regard.engine.library import unavailable_reason
 from regard.engine.shortlist import Shortlist
-from regard.engine.translator import TranslatorEngine
+from regard.engine.translator import TranslatorEngine, unsupported_transformer_reason
 from regard.errors import UsageError
 from regard.registry import task_of_head
 
 
 def save_engine_translator(
-    loaded: LoadedTranslator, folder: Path, out: Path, precision: str, card: str, shortlist: Shortlist | None = None
+    loaded: TranslatorSource, folder: Path, out: Path, precision: str, card: str, shortlist: Shortlist | None = None
 ) -> TranslatorEngine:
     """Write a translation model as an engine folder; return it as the engine runs it."""
     config = loaded.config
     if not isinstance(config, TransformerConfig):
         raise UsageError(f"{folder} cannot be written for the engine: it computes Transformers, not recurrent models")
+    if reason := unsupported_transformer_reason(config):
+        raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
-    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    arrays = layout.pack_weights(config, loaded.arrays, precision)
     save_translator(
         out,
         config,
@@ -44,14 +47,14 @@ def save_engine_translator(
 
 
 def save_engine_encoder(
-    loaded: LoadedEncoder, folder: Path, out: Path, precision: str, card: str, extra_files: Mapping[str, bytes]
+    loaded: EncoderSource, folder: Path, out: Path, precision: str, card: str, extra_files: Mapping[str, bytes]
 ) -> None:
     """Write an encoder as an engine folder."""
     config = loaded.config
     if reason := unsupported_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
-    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    arrays = layout.pack_weights(config, loaded.arrays, precision)
     metadata = {"labels": list(loaded.labels), "problem_type": loaded.problem_type, "max_length": loaded.max_length}
     save_encoder(
         out,
@@ -71,13 +74,13 @@ def save_engine_encoder(
     )
 
 
-def save_engine_causal(loaded: LoadedCausalLM, folder: Path, out: Path, precision: str, card: str) -> None:
+def save_engine_causal(loaded: CausalSource, folder: Path, out: Path, precision: str, card: str) -> None:
     """Write a causal language model as an engine folder."""
     config = loaded.config
     if reason := causal.unsupported_reason(config):
         raise UsageError(f"{folder} cannot be written for the engine: {reason}")
     _check_engine(folder, precision)
-    arrays = layout.pack_weights(config, {name: tensor.numpy() for name, tensor in loaded.weights.items()}, precision)
+    arrays = layout.pack_weights(config, loaded.arrays, precision)
     save_causal_lm(
         out,
         config,

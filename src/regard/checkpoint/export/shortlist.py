@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.checkpoint.model_dir import LoadedTranslator
+from regard.checkpoint.source import TranslatorSource
 from regard.config.models import TransformerConfig
 from regard.data.pairs import hold_out_pairs, read_pairs
 from regard.decoding.batch_search import search_all
@@ -35,7 +35,7 @@ class TrainedShortlist:
     vocab_size: int
 
     @classmethod
-    def train(cls, model: LoadedTranslator, files: Sequence[str | Path]) -> TrainedShortlist:
+    def train(cls, model: TranslatorSource, files: Sequence[str | Path]) -> TrainedShortlist:
         """Train on a parallel text, in the formats that training reads."""
         config = model.config
         if not isinstance(config, TransformerConfig):
@@ -66,11 +66,11 @@ class TrainedShortlist:
             vocab_size=config.target_vocab_size,
         )
 
-    def describe_effect(self, model: LoadedTranslator, engine: TranslatorEngine) -> list[str]:
+    def describe_effect(self, model: TranslatorSource, engine: TranslatorEngine) -> list[str]:
         """Compare translations of the held-out sentences with and without the shortlist."""
         engine.shortlist = self.shortlist
-        with_shortlist = self._translate(model, engine, whole_vocabulary=False)
-        without_shortlist = self._translate(model, engine, whole_vocabulary=True)
+        with_shortlist = self._translate(model, engine, use_shortlist=True)
+        without_shortlist = self._translate(model, engine, use_shortlist=False)
         bleu_with = bleu(with_shortlist, self.target)
         bleu_without = bleu(without_shortlist, self.target)
         is_same = [first == second for first, second in zip(with_shortlist, without_shortlist, strict=True)]
@@ -79,14 +79,14 @@ class TrainedShortlist:
             f"shortlist: {self.mean_size:,.0f} of {self.vocab_size:,} tokens per text on average; "
             f"it has {100 * self.coverage:.1f} % of the tokens of held-out translations",
             f"its effect on {len(self.source):,} held-out sentences: BLEU {bleu_with:.2f}, with the whole vocabulary "
-            f"{bleu_without:.2f}; {same_percent:.1f} % of the translations stay the same (--whole-vocabulary)",
+            f"{bleu_without:.2f}; {same_percent:.1f} % of the translations stay the same (--no-shortlist)",
         ]
 
-    def _translate(self, model: LoadedTranslator, engine: TranslatorEngine, *, whole_vocabulary: bool) -> list[str]:
+    def _translate(self, model: TranslatorSource, engine: TranslatorEngine, *, use_shortlist: bool) -> list[str]:
         """Translate the held-out sentences."""
         eos = np.array([model.source.eos_id], np.int32)
         sequences = [np.concatenate([ids, eos]) for ids in _encode(model.source, self.source)]
-        decoding = model.decoding.override({"whole_vocabulary": whole_vocabulary})
+        decoding = model.decoding.override({"shortlist": use_shortlist})
         hypotheses = search_all(engine, sequences, decoding, max_length=engine.config.max_positions - 1)
         return [model.target.decode(ranked[0].ids) for ranked in hypotheses]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
-from regard.checkpoint.weights import WeightReport
+from regard.checkpoint.weights import Array, Arrays, WeightReport
 from regard.errors import CheckpointError
 
 MAX_SIZE = 2**24  # of any size in a config
@@ -153,9 +153,15 @@ class WeightMatcher:
         """Note in the report that a tied copy differs from the weight that is used."""
         self.report.notes.append(f"{copy} differs from {hf_name} although they are tied: {hf_name} is used")
 
-    def _to_float32(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors that were read, in float32 and by HF name."""
-        return {hf_name: tensors[stored].float() for hf_name, stored in self._stored.items() if stored in tensors}
+    def _by_hf_name(self, arrays: Mapping[str, Array]) -> Arrays:
+        """Arrays that were read, by HF name."""
+        return {hf_name: arrays[stored] for hf_name, stored in self._stored.items() if stored in arrays}
+
+    @staticmethod
+    def _concatenate(hf_arrays: Mapping[str, Array], hf_names: tuple[str, ...]) -> Array:
+        """One of our weights from the arrays that are its rows."""
+        parts = [hf_arrays[hf_name] for hf_name in hf_names]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def modernize_ending(name: str, spellings: Iterable[tuple[str, str]]) -> str:

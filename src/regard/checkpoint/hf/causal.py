@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor
+import numpy as np
 
 from regard.checkpoint.hf.adapter import (
     MAX_SIZE,
@@ -24,13 +24,18 @@ from regard.checkpoint.hf.adapter import (
     with_float32_dtype,
     write_activation,
 )
+from regard.checkpoint.weights import Array, Arrays
 from regard.config.models import GptConfig
 from regard.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TASK = "causal-lm"
 TRANSPOSED = "transposed"  # layouts of a weight in their file, where it differs from ours
 INTERLEAVED_BY_HEAD = "interleaved by head"
 ROPE_THETA = 10_000.0
+Weight = TypeVar("Weight", Array, "Tensor")
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,7 @@ def config_to_hf(config: GptConfig, original: Mapping[str, Any] | None = None) -
     row = CAUSAL_TYPES[model_type]
     if not original or original.get("model_type") != model_type:
         original = {}
-    if original and not _has_scaled_scores(original) and config_from_hf(original, "") == config:
+    if original and not has_scaled_scores(original) and config_from_hf(original, "") == config:
         return with_float32_dtype(original)
     values = config.to_dict()
     fields = {hf_name: nested_value(values, name) for hf_name, name, _ in row.fields}
@@ -259,17 +264,17 @@ class CausalWeightMatcher(WeightMatcher):
             return None
         return stored if hf_name == self._row.output else self._row.prefix + hf_name
 
-    def assemble(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Our weights, in float32, from the tensors that were read; `fields` is the folder's `config.json`."""
+    def assemble(self, arrays: Mapping[str, Array], fields: Mapping[str, Any]) -> Arrays:
+        """Our weights from the float32 arrays that were read; `fields` is the folder's `config.json`."""
         embedding = self._table["token_embedding.weight"][0]
         for copy in self._copies.get("token_embedding.weight", ()):
-            if not tensors[self._stored[copy]].equal(tensors[self._stored[embedding]]):
+            if not np.array_equal(arrays[self._stored[copy]], arrays[self._stored[embedding]]):
                 self._note_difference(self._stored[copy], embedding)
         num_heads = self.config.stack.num_heads
-        weights = {}
+        weights: Arrays = {}
         for name, (hf_name,) in self._table.items():
-            tensor = tensors[self._stored[hf_name]].float()
-            weights[name] = _change_layout(tensor, self._layouts[name], num_heads, 3).contiguous()
+            array = _change_layout(arrays[self._stored[hf_name]], self._layouts[name], num_heads, 3)
+            weights[name] = np.ascontiguousarray(array)
         for layer in range(self.config.stack.num_layers):
             factor = _query_scale(self.config, fields, layer)
             if factor != 1:  # our layers all scale scores alike: the queries carry the difference
@@ -293,13 +298,13 @@ def _weight_layouts(config: GptConfig, row: CausalType) -> dict[str, tuple[str, 
     return table
 
 
-def _change_layout(tensor: Tensor, layout: str, outer: int, inner: int) -> Tensor:
+def _change_layout(weight: Weight, layout: str, outer: int, inner: int) -> Weight:
     """Convert a weight between our layout and theirs; by head, `outer` × `inner` groups of rows are transposed."""
     if layout == TRANSPOSED:
-        return tensor.t()
+        return weight.T
     if layout == INTERLEAVED_BY_HEAD:
-        return tensor.reshape(outer, inner, -1).transpose(0, 1).reshape(tensor.shape)
-    return tensor
+        return weight.reshape(outer, inner, -1).swapaxes(0, 1).reshape(weight.shape)
+    return weight
 
 
 def _query_scale(config: GptConfig, fields: Mapping[str, Any], layer: int) -> float:
@@ -309,6 +314,6 @@ def _query_scale(config: GptConfig, fields: Mapping[str, Any], layer: int) -> fl
     return scale / (layer + 1) if fields.get("scale_attn_by_inverse_layer_idx") else scale
 
 
-def _has_scaled_scores(fields: Mapping[str, Any]) -> bool:
+def has_scaled_scores(fields: Mapping[str, Any]) -> bool:
     """Whether a folder scales attention scores in a way that our weights carry instead."""
     return fields.get("scale_attn_weights") is False or bool(fields.get("scale_attn_by_inverse_layer_idx"))

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from regard.attention.positions import sinusoids
 from regard.checkpoint.hf.adapter import (
     MAX_SIZE,
     Shapes,
@@ -25,10 +23,14 @@ from regard.checkpoint.hf.adapter import (
     with_float32_dtype,
     write_activation,
 )
+from regard.checkpoint.weights import Array, Arrays
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import Seq2SeqConfig, TranslationModelConfig
 from regard.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NATIVE_TYPES: dict[str, type[TranslationModelConfig]] = {
     "regard-transformer": TransformerConfig,
@@ -167,7 +169,7 @@ def config_from_hf(fields: Mapping[str, Any], where: str) -> TranslationModelCon
     model_type = fields.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         problem = f"a model of type {model_type!r:.60}" if model_type else "no model_type"
-        raise CheckpointError(f"{where}: {problem}, which is not read as a translator: {', '.join(ARCHITECTURES)} are")
+        raise CheckpointError(f"{where}: {problem}, which is not a translation model: {', '.join(ARCHITECTURES)} are")
     try:
         if model_type in NATIVE_TYPES:
             values = _read_object(fields, "regard", where)
@@ -231,9 +233,8 @@ def to_hf_weights(config: TranslationModelConfig, weights: Mapping[str, Tensor])
         for hf_name, part in zip(hf_names, tensor.chunk(len(hf_names)), strict=True):
             hf_weights[_with_prefix(hf_name)] = part.clone()
     if config.norm == "before":  # their class stores the sinusoids too, and warns where they are missing
-        table = sinusoids(torch.arange(config.max_positions), config.hidden_size)
         for hf_name in _POSITIONS:
-            hf_weights[_with_prefix(hf_name)] = table.clone()
+            hf_weights[_with_prefix(hf_name)] = _sinusoids(config.max_positions, config.hidden_size)
     if not config.tie_embeddings:  # their flag for an untied output also unties the two inputs: write all copies
         for name, copies in _tied_copies(config).items():
             for copy in copies:
@@ -263,21 +264,20 @@ class TranslatorWeightMatcher(WeightMatcher):
         self._stored_to_read = set(self.tensors_to_read)
         self._fill_report()
 
-    def assemble(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our weights, in float32, from the tensors that were read."""
-        hf_tensors = self._to_float32(tensors)
+    def assemble(self, arrays: Mapping[str, Array]) -> Arrays:
+        """Our weights from the float32 arrays that were read."""
+        hf_arrays = self._by_hf_name(arrays)
         for hf_name in self._buffers:
-            table = hf_tensors[hf_name]
-            if not torch.allclose(table, sinusoids(torch.arange(len(table)), table.shape[1]), atol=2e-3):
+            if not _is_sinusoidal(hf_arrays[hf_name]):
                 raise CheckpointError(f"{self._stored[hf_name]}: not the sinusoids that this model type has")
         for name, copies in self._copies.items():
             used = self._table[name][0]
             for copy in copies:
-                if not torch.equal(hf_tensors[copy], hf_tensors[used]):
+                if not np.array_equal(hf_arrays[copy], hf_arrays[used]):
                     self._note_difference(copy, used)
-        weights = {}
+        weights: Arrays = {}
         for name, hf_names in self._table.items():
-            weights[name] = torch.cat([hf_tensors[hf_name] for hf_name in hf_names])
+            weights[name] = self._concatenate(hf_arrays, hf_names)
         if "lm_head_bias" in weights:
             weights["lm_head_bias"] = weights["lm_head_bias"].flatten()
         return weights
@@ -306,6 +306,26 @@ class TranslatorWeightMatcher(WeightMatcher):
         if stored not in self._stored_to_read or hf_name in self._buffers:
             return None
         return stored if stored == hf_name else _with_prefix(hf_name)
+
+
+def _sinusoids(length: int, width: int) -> Tensor:
+    import torch
+
+    from regard.attention.positions import sinusoids
+
+    return sinusoids(torch.arange(length), width)
+
+
+def _is_sinusoidal(table: Array) -> bool:  # [positions, width]
+    """Whether a table holds sinusoids: sines in the first half of its columns, cosines in the second."""
+    if table.ndim != 2:
+        return False
+    length, width = table.shape
+    half = (width + 1) // 2
+    frequencies = 10_000.0 ** (-np.arange(half) * 2 / width)
+    angles = np.arange(length)[:, None] * frequencies
+    expected = np.concatenate([np.sin(angles), np.cos(angles)[:, : width - half]], axis=1)
+    return bool(np.allclose(table, expected, rtol=1e-5, atol=2e-3))
 
 
 def has_output_bias(names: Iterable[str]) -> bool:

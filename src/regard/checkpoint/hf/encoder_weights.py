@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from regard.checkpoint.hf.adapter import Shapes, WeightMatcher, modernize_ending
 from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE, EncoderType, Names
+from regard.checkpoint.weights import Array, Arrays
 from regard.config.models import BertConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _OLDER_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
@@ -65,8 +69,9 @@ def to_hf_weights(config: BertConfig, model_type: str, weights: Mapping[str, Ten
     if bias_copy and not config.tie_embeddings and "mlm_head_bias" in weights:
         hf_weights[bias_copy] = weights["mlm_head_bias"].clone()  # of the two, an untied model of theirs uses this one
     for layer in row.heads[config.head].unused_layers:
-        hf_weights[f"{row.prefix}{layer}.weight"] = torch.zeros(config.hidden_size, config.hidden_size)
-        hf_weights[f"{row.prefix}{layer}.bias"] = torch.zeros(config.hidden_size)
+        embedding = weights["token_embedding.weight"]
+        hf_weights[f"{row.prefix}{layer}.weight"] = embedding.new_zeros(config.hidden_size, config.hidden_size)
+        hf_weights[f"{row.prefix}{layer}.bias"] = embedding.new_zeros(config.hidden_size)
     return hf_weights
 
 
@@ -109,18 +114,18 @@ class EncoderWeightMatcher(WeightMatcher):
         self._current_names = self._find_current_names()
         self._fill_report()
 
-    def assemble(self, tensors: Mapping[str, Tensor], initial_weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our weights, in float32, from the tensors that were read, and initial weights for the others."""
-        hf_tensors = self._to_float32(tensors)
-        weights = {}
+    def assemble(self, arrays: Mapping[str, Array], initial_weights: Mapping[str, Array]) -> Arrays:
+        """Our weights from the float32 arrays that were read, and initial weights for the others."""
+        hf_arrays = self._by_hf_name(arrays)
+        weights: Arrays = {}
         for name, hf_names in self._table.items():
             if name in self.weights_to_initialize:
                 weights[name] = initial_weights[name]
             else:
-                weights[name] = torch.cat([hf_tensors[hf_name] for hf_name in hf_names])
+                weights[name] = self._concatenate(hf_arrays, hf_names)
         for name, copies in self._copies.items():
             for copy in copies:
-                if name in weights and not torch.equal(hf_tensors[copy], weights[name]):
+                if name in weights and not np.array_equal(hf_arrays[copy], weights[name]):
                     self._note_difference(copy, self._new_names[name][0])
         return weights
 

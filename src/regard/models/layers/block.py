@@ -12,7 +12,7 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask
 from regard.attention.multihead import CrossAttention, HeadSizes, SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
-from regard.attention.positions import Positions
+from regard.attention.positions import BoundPositions
 from regard.config.block import BlockConfig
 from regard.models.layers.activations import ACTIVATIONS
 from regard.models.layers.norms import build_norm
@@ -25,7 +25,7 @@ class LayerContext:
 
     batch: PackedBatch
     mask: BoundMask | None
-    positions: Positions
+    positions: BoundPositions
     noise: Noise | None = None
     selected: SelectedTokens | None = None  # tokens whose output is needed; None: all
     cache: LayerCache | None = None  # decoding: keys and values of the tokens before
@@ -140,6 +140,33 @@ class TransformerBlock(nn.Module):
         """Feed-forward layer with dropout."""
         output = self.feed_forward(hidden, context.noise)
         return apply_dropout(output, self.dropout, context.noise, self.feed_forward.site)
+
+
+def linear_parts(block: TransformerBlock) -> dict[str, dict[str, int]]:
+    """Linear layers of a block by path, each with the rows of the projections that it fuses, in their order.
+
+    >>> config = BlockConfig(hidden_size=12, num_heads=4, num_kv_heads=2, value_size=5, feed_forward_size=7)
+    >>> for path, parts in linear_parts(TransformerBlock(config)).items():
+    ...     print(path, parts)
+    attention.qkv {'query': 12, 'key': 6, 'value': 10}
+    attention.out {'out': 12}
+    feed_forward.up {'up': 7}
+    feed_forward.down {'down': 12}
+    """
+    sizes = block.attention.sizes
+    parts = {
+        "attention.qkv": dict(zip(("query", "key", "value"), sizes.qkv_widths, strict=True)),
+        "attention.out": {"out": block.attention.out.out_features},
+    }
+    if block.cross_attention is not None:
+        parts |= {
+            "cross_attention.query": {"query": sizes.query_width},
+            "cross_attention.key_value": dict(zip(("key", "value"), sizes.key_value_widths, strict=True)),
+            "cross_attention.out": {"out": block.cross_attention.out.out_features},
+        }
+    parts["feed_forward.up"] = {"up": block.feed_forward.up.out_features}
+    parts["feed_forward.down"] = {"down": block.feed_forward.down.out_features}
+    return parts
 
 
 def head_sizes(config: BlockConfig) -> HeadSizes:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from regard.attention.masks import BoundMask, Padding, causal, padding, window
+from regard.attention.masks import BoundMask, Padding, causal, window
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.positions import NO_POSITIONS, Positions
+from regard.attention.positions import NO_POSITIONS, BoundPositions, Positions
 from regard.attention.sparse import BlockSparseMask, big_bird
 from regard.errors import UsageError
 
@@ -48,10 +49,10 @@ class LayerSpec:
     window: int = 0  # tokens on either side that a token attends to, earlier ones if causal; 0: all
     sparsity: BlockSparsity | None = None
 
-    def mask_key(self, max_length: int) -> tuple[bool, int, BlockSparsity | None]:
+    def mask_key(self, batch: PackedBatch) -> tuple[bool, int, BlockSparsity | None]:
         """What determines the layer's mask: layers with the same key share it."""
-        is_sparse = self.sparsity is not None and max_length > self.sparsity.max_full_length
-        is_local = 0 < self.window < max_length - 1
+        is_sparse = self.sparsity is not None and batch.may_exceed(self.sparsity.max_full_length)
+        is_local = self.window > 0 and batch.may_exceed(self.window + 1)
         return self.is_causal, self.window if is_local else 0, self.sparsity if is_sparse else None
 
 
@@ -59,7 +60,7 @@ class LayerMask(NamedTuple):
     """Mask and positional scheme of one layer, for one batch."""
 
     mask: BoundMask | None  # None: attention to everything
-    positions: Positions
+    positions: BoundPositions
 
     @property
     def is_global(self) -> bool:
@@ -78,14 +79,23 @@ def same_layers(num_layers: int, positions: Positions = NO_POSITIONS, *, is_caus
 
 
 def bind_masks(layers: Sequence[LayerSpec], batch: PackedBatch, *, is_cached: bool = False) -> list[LayerMask]:
-    """Masks and positions of each layer for a batch; `is_cached`: its tokens follow those of a cache."""
-    max_length = batch.position_offset + batch.max_length
+    """Masks and positions of each layer for a batch; layers with the same ones share them.
+
+    `is_cached`: the tokens of the batch follow those of a cache.
+    """
+    query_positions = batch.padded_positions
+    key_positions = _cached_positions(batch) if is_cached else query_positions
     masks: dict[object, BoundMask | None] = {}
+    schemes: dict[Positions, BoundPositions] = {}
+    layer_masks = []
     for layer in layers:
-        key = layer.mask_key(max_length)
+        key = layer.mask_key(batch)
         if key not in masks:
             masks[key] = _bind_cached_mask(*key, batch) if is_cached else _bind_mask(*key, batch)
-    return [LayerMask(masks[layer.mask_key(max_length)], layer.positions) for layer in layers]
+        if layer.positions not in schemes:
+            schemes[layer.positions] = layer.positions.bind(query_positions, key_positions)
+        layer_masks.append(LayerMask(masks[key], schemes[layer.positions]))
+    return layer_masks
 
 
 def _bind_mask(is_causal: bool, window_size: int, sparsity: BlockSparsity | None, batch: PackedBatch) -> BoundMask:
@@ -96,8 +106,7 @@ def _bind_mask(is_causal: bool, window_size: int, sparsity: BlockSparsity | None
         return batch.local_mask(window_size) if window_size else batch.full_mask()
     if not window_size:
         return batch.causal_mask()
-    mask = causal() & window(window_size) & padding(batch.lengths)
-    return mask.bind(batch.padded_positions, batch.padded_positions)
+    return batch.bind(causal() & window(window_size))
 
 
 def _bind_cached_mask(
@@ -112,5 +121,9 @@ def _bind_cached_mask(
     if batch.max_length == 1 and not window_size:
         return None
     mask = causal() & window(window_size) if window_size else causal()
-    key_positions = torch.arange(batch.position_offset + batch.max_length, device=batch.lengths.device)[None]
-    return mask.bind(batch.padded_positions, key_positions)
+    return mask.bind(batch.padded_positions, _cached_positions(batch))
+
+
+def _cached_positions(batch: PackedBatch) -> Tensor:
+    """Positions of all tokens so far, [1, K]."""
+    return torch.arange(batch.position_offset + batch.max_length, device=batch.lengths.device)[None]

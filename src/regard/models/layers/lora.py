@@ -18,19 +18,10 @@ from torch.nn.functional import linear
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.multihead import RowLinear
 from regard.errors import ConfigError
-from regard.models.layers.block import TransformerBlock
+from regard.models.layers.block import TransformerBlock, linear_parts
 
 LORA_A = "lora_A"  # as peft names them
 LORA_B = "lora_B"
-LINEAR_PARTS = {  # linear layers of a block → their parts, from the first row on
-    "attention.qkv": ("query", "key", "value"),
-    "attention.out": ("out",),
-    "cross_attention.query": ("query",),
-    "cross_attention.key_value": ("key", "value"),
-    "cross_attention.out": ("out",),
-    "feed_forward.up": ("up",),
-    "feed_forward.down": ("down",),
-}
 _noise: ContextVar[Noise | None] = ContextVar("lora_noise", default=None)
 
 
@@ -58,24 +49,30 @@ class LoraSettings:
         return self.alpha / self.rank
 
 
+@dataclass(frozen=True)
+class LoraPart:
+    """One of the projections that a linear layer fuses."""
+
+    num_rows: int
+    is_adapted: bool
+
+
 class LoraLinear(RowLinear):
     """A linear layer with a frozen weight, and A and B for each of its adapted parts.
 
     `lora_A` has the A of each adapted part below each other, [parts · rank, in]; so has `lora_B`, [rows, rank].
     """
 
-    def __init__(self, layer: nn.Linear, settings: LoraSettings, adapted: Sequence[bool], site: str) -> None:
-        """`adapted` says of each fused part of the layer whether it is adapted."""
+    def __init__(self, layer: nn.Linear, settings: LoraSettings, parts: Sequence[LoraPart], site: str) -> None:
         super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
         self.weight = layer.weight
         self.bias = layer.bias
         self.settings = settings
-        self.adapted = tuple(adapted)
+        self.parts = tuple(parts)
         self.site = site
-        num_adapted = sum(self.adapted)
-        part_size = layer.out_features // len(self.adapted)
-        self.lora_A = nn.Parameter(layer.weight.new_zeros(num_adapted * settings.rank, layer.in_features))
-        self.lora_B = nn.Parameter(layer.weight.new_zeros(num_adapted * part_size, settings.rank))
+        adapted_rows = [part.num_rows for part in parts if part.is_adapted]
+        self.lora_A = nn.Parameter(layer.weight.new_zeros(len(adapted_rows) * settings.rank, layer.in_features))
+        self.lora_B = nn.Parameter(layer.weight.new_zeros(sum(adapted_rows), settings.rank))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """W·x + b + s·B·A·x."""
@@ -85,31 +82,32 @@ class LoraLinear(RowLinear):
         """Output with rows `start:stop` of the weight and of B."""
         frozen = super().project_rows(hidden, start, stop)
         inner = linear(apply_dropout(hidden, self.settings.dropout, _noise.get(), self.site), self.lora_A)
-        up = block_matrix(self.lora_B, self.adapted)[start:stop]
+        up = block_matrix(self.lora_B, self.parts)[start:stop]
         return torch.addmm(frozen, inner, up.t(), alpha=self.settings.scale)
 
     def merge(self, weight: Tensor, lora_a: Tensor, lora_b: Tensor) -> Tensor:
         """W + s·B·A, [out, in]."""
-        return torch.addmm(weight, block_matrix(lora_b, self.adapted), lora_a, alpha=self.settings.scale)
+        return torch.addmm(weight, block_matrix(lora_b, self.parts), lora_a, alpha=self.settings.scale)
 
 
-def block_matrix(lora_b: Tensor, adapted: Sequence[bool]) -> Tensor:
+def block_matrix(lora_b: Tensor, parts: Sequence[LoraPart]) -> Tensor:
     """B of all parts as one block matrix, [out, parts · rank]: parts that are not adapted have rows of zeros.
 
-    >>> block_matrix(torch.tensor([[1.0], [2.0]]), [True, False, True]).tolist()
-    [[1.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
+    >>> parts = [LoraPart(1, True), LoraPart(2, False), LoraPart(1, True)]
+    >>> block_matrix(torch.tensor([[1.0], [2.0]]), parts).tolist()
+    [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
     """
-    num_adapted = sum(adapted)
-    blocks = lora_b.chunk(num_adapted)
+    adapted_rows = [part.num_rows for part in parts if part.is_adapted]
+    blocks = lora_b.split(adapted_rows)
     rank = lora_b.shape[1]
     rows = []
     column = 0
-    for is_adapted in adapted:
-        if is_adapted:
-            rows.append(nn.functional.pad(blocks[column], (column * rank, (num_adapted - column - 1) * rank)))
+    for part in parts:
+        if part.is_adapted:
+            rows.append(nn.functional.pad(blocks[column], (column * rank, (len(blocks) - column - 1) * rank)))
             column += 1
         else:
-            rows.append(lora_b.new_zeros(len(blocks[0]), num_adapted * rank))
+            rows.append(lora_b.new_zeros(part.num_rows, len(blocks) * rank))
     return torch.cat(rows)
 
 
@@ -127,44 +125,39 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: Sequence[str], s
     """
     generator = torch.Generator().manual_seed(seed)
     names = []
-    for block_name, block in list(model.named_modules()):
-        if not isinstance(block, TransformerBlock):
-            continue
-        for path, parts in LINEAR_PARTS.items():
-            adapted = adapted_parts(path, targets)
-            parent_name, _, leaf = path.rpartition(".")
-            parent = getattr(block, parent_name)
-            if parent is None or not any(adapted):
-                continue
-            name = f"{block_name}.{path}"
-            layer: nn.Linear = getattr(parent, leaf)
-            _check_rank(settings.rank, layer, len(parts), name)
-            lora_layer = LoraLinear(layer, settings, adapted, site=f"{name}.lora")
-            bound = 1 / math.sqrt(layer.in_features)
-            with torch.no_grad():
-                lora_layer.lora_A.uniform_(-bound, bound, generator=generator)
-            setattr(parent, leaf, lora_layer)
-            names.append(name)
+    for name, parts in adapted_layers(model, targets).items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        _check_rank(settings.rank, layer, parts, name)
+        lora_layer = LoraLinear(layer, settings, parts, site=f"{name}.lora")
+        bound = 1 / math.sqrt(layer.in_features)
+        with torch.no_grad():
+            lora_layer.lora_A.uniform_(-bound, bound, generator=generator)
+        model.set_submodule(name, lora_layer)
+        names.append(name)
     return names
 
 
-def _check_rank(rank: int, layer: nn.Linear, num_parts: int, name: str) -> None:
-    width = min(layer.in_features, layer.out_features // num_parts)
+def adapted_layers(model: nn.Module, targets: Sequence[str]) -> dict[str, list[LoraPart]]:
+    """Linear layers of all Transformer blocks that have one of the targets, by name, with their parts."""
+    layers = {}
+    for block_name, block in model.named_modules():
+        if not isinstance(block, TransformerBlock):
+            continue
+        for path, rows in linear_parts(block).items():
+            parts = [LoraPart(num_rows, is_adapted=part in targets) for part, num_rows in rows.items()]
+            if any(part.is_adapted for part in parts):
+                layers[f"{block_name}.{path}".removeprefix(".")] = parts
+    return layers
+
+
+def _check_rank(rank: int, layer: nn.Linear, parts: Sequence[LoraPart], name: str) -> None:
+    width = min([layer.in_features, *(part.num_rows for part in parts if part.is_adapted)])
     if rank > width:
         raise ConfigError(
             f"lora.rank ({rank}) exceeds the width of {name} ({width}), so that LoRA would have more parameters than "
             f"the layer itself: set --lora to at most {width}; 4 to 16 are usual"
         )
-
-
-def adapted_parts(layer_name: str, targets: Sequence[str]) -> list[bool]:
-    """Of each part of a linear layer, by its full name, whether it is among the targets.
-
-    >>> adapted_parts("encoder.layers.3.attention.qkv", ["query", "value"])
-    [True, False, True]
-    """
-    path = ".".join(layer_name.split(".")[-2:])
-    return [part in targets for part in LINEAR_PARTS[path]]
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:

@@ -59,10 +59,10 @@ class Pooling(nn.Module):
             query = self.query.weight.expand(batch.num_rows, 1, 1, -1)
             mask = batch.cross_mask(_one_query_per_row(batch))
             return attend(query, key, padded.unsqueeze(1), mask=mask, score=DOT, site=POOLING_SITE)[:, 0, 0]
-        is_padding = batch.padded_positions >= batch.lengths[:, None]  # [B, T]
+        is_padding = batch.is_padding.unsqueeze(2)
         if self.kind == "max":
-            return padded.masked_fill(is_padding.unsqueeze(2), torch.finfo(padded.dtype).min).amax(1)
-        return padded.sum(1) / batch.lengths[:, None]
+            return padded.masked_fill(is_padding, torch.finfo(padded.dtype).min).amax(1)
+        return padded.masked_fill(is_padding, 0).sum(1) / batch.lengths[:, None]
 
 
 def _one_query_per_row(batch: PackedBatch) -> PackedBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from regard.attention.packed_batch import PackedBatch
 from regard.attention.scores import (
     Additive,
     Bilinear,
-    Concat,
     Dot,
     Normalize,
     ReinforceSample,
@@ -27,6 +27,7 @@ from regard.attention.scores import (
     hard_argmax,
     softmax,
 )
+from regard.components import SCORES
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.models.layers.cells import CELLS, Cell, CellStack, LoopMatrix, State, to_accumulation_dtype, zero_state
 from regard.models.layers.time_major import TimeMajor
@@ -298,11 +299,11 @@ class RecurrentDecoder(nn.Module):
 
     def normalize(self, noise: Noise | None, step: int = 0) -> Normalize:
         """Normaliser of the scores: softmax, or one key, sampled in training and the argmax in inference."""
-        if self.config.attention_mode == "soft":
+        if self.config.hard_attention == "none":
             return softmax
         if noise is None:
             return hard_argmax
-        sampler = ReinforceSample if self.config.attention_mode == "reinforce" else gumbel_argmax
+        sampler = ReinforceSample if self.config.hard_attention == "reinforce" else gumbel_argmax
         return sampler(noise, f"{DECODER_ATTENTION_SITE}.{step}")
 
 
@@ -348,14 +349,14 @@ class _LoopAttention:
 
 
 class _LoopScore:
-    """A score in a loop: the matrix that multiplies its queries is a loop matrix."""
+    """A score in a loop: where a matrix multiplies its queries, that is a loop matrix."""
 
     def __init__(self, score: Score, key: Tensor) -> None:
         self.score = score
         if isinstance(score, Additive):
             self.query_matrix = LoopMatrix(score.query.weight.t())
             self.v = score.v.weight[0].to(key.dtype)
-        else:
+        elif isinstance(score, Dot | Bilinear):
             self.query_matrix = LoopMatrix(key.squeeze(1).mT)
 
     def prepare(self, key: Tensor) -> Tensor:
@@ -366,22 +367,16 @@ class _LoopScore:
         if isinstance(self.score, Additive):
             projected = self.query_matrix.matmul(query.flatten(0, 2)).view(*query.shape[:3], -1)
             return additive_scores(projected, key, self.v)
-        return self.query_matrix.matmul(query.squeeze(1)).unsqueeze(1)
+        if isinstance(self.score, Dot | Bilinear):
+            return self.query_matrix.matmul(query.squeeze(1)).unsqueeze(1)
+        return self.score(query, key)
 
 
-def _build_score(config: Seq2SeqConfig, encoder_size: int) -> Additive | Bilinear | Dot | None:
-    hidden_size = config.hidden_size
-    match config.score:
-        case "none":
-            return None
-        case "dot":
-            return Dot()
-        case "bilinear":
-            return Bilinear(hidden_size, encoder_size)
-        case "concat":
-            return Concat(hidden_size, encoder_size, hidden_size)
-        case _:
-            return Additive(hidden_size, encoder_size, hidden_size)
+def _build_score(config: Seq2SeqConfig, encoder_size: int) -> Any:
+    """The attention score of a decoder, a module where it has weights; None without attention."""
+    if config.attention == "none":
+        return None
+    return SCORES[config.attention].build(config.hidden_size, encoder_size, config.hidden_size)
 
 
 def _repeat_per_token(hidden: Tensor, batch: PackedBatch) -> Tensor:

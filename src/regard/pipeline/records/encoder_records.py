@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.attention.trace import trace
+from regard.attention.sites import site_kind
 from regard.config.inference import RecordConfig
 from regard.models.bert import Bert
 from regard.models.layers.pooling import POOLING_SITE
-from regard.models.rnn_text import RnnClassifier
+from regard.models.text_classifier import TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.pipeline.records.trace_records import Axes, capture_text, collect_attention, collect_qkv, position_codes
 from regard.text.special_tokens import EncodedInput, SpecialTokens, truncate_pair
 from regard.view.record.attention import AttentionRecord
-from regard.view.record.parts import Omission
+from regard.view.record.parts import HeadQKV, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
@@ -182,29 +182,42 @@ class EncoderRecorder:
 
 
 class RnnTextRecorder:
-    """Records what an RNN text encoder makes of a text."""
+    """Records what a model with its own vocabulary, such as an RNN, makes of a text."""
 
-    def __init__(self, model: RnnTextModel, preprocessor: RnnPreprocessor) -> None:
+    def __init__(self, model: RnnTextModel | TextClassifierModel, preprocessor: RnnPreprocessor) -> None:
         self.model = model
         self.preprocessor = preprocessor
 
     def record(self, text: str, config: RecordConfig, *, task: str, label: str = "", **parts: Any) -> Record:
-        """Record the attention of the pooling, where there is one, and the mix of the frozen layers."""
+        """Record the attention, where there is any, and the mix of the frozen layers."""
         encoded = self.preprocessor.encode([text])
         texts: dict[str, RecordText] = {"source": self._build_text(text, encoded), **parts.pop("texts", {})}
         attention: tuple[AttentionRecord, ...] = ()
-        if isinstance(self.model, RnnClassifier):
-            with trace(store=config.storage(0)) as pooling_trace:
-                self.model.probabilities(encoded.batch(np.arange(1)))
-            attention = collect_attention([pooling_trace], POOLING_AXES)
-            if attention:
+        if isinstance(self.model, TextClassifierModel):
+            attention, qkv = self._collect_attention(self.model, encoded, config)
+            parts["qkv"] = qkv
+            if any(kind.rows == "label" for kind in attention):
                 texts["label"] = RecordText.from_labels(label, [label])
-        layer_weights, _ = self.model.encoder.mix_weights()
+        layer_weights, _ = self.model.mix_weights()
         if layer_weights:
             mix, mix_texts = layer_mix_attention(layer_weights)
             attention = (*attention, mix)
             texts |= mix_texts
         return Record(text, texts, attention, task=task, omissions=self._list_omissions(encoded), **parts)
+
+    def _collect_attention(
+        self, model: TextClassifierModel, encoded: RnnTexts, config: RecordConfig
+    ) -> tuple[tuple[AttentionRecord, ...], tuple[HeadQKV, ...]]:
+        """Attention of the pooling, or of tokens to tokens, and queries, keys and values of the heads in the config."""
+        sites = model.attention_sites()
+        if config.store_qkv == "best":
+            is_self = bool(sites) and POOLING_SITE not in sites
+            config = config.override({"store_qkv": f"{[*sites][-1]}:0" if is_self else ""})
+        axes = {site_kind(site): POOLING_AXES.get(site, Axes("source", "source")) for site in sites}
+        length = len(encoded.rows[0])
+        with capture_text(config, sites, length, length) as captured:
+            model.probabilities(encoded.batch(np.arange(1)))
+        return collect_attention([captured.trace], axes), collect_qkv(captured)
 
     def _build_text(self, text: str, encoded: RnnTexts) -> RecordText:
         tokenizer = self.preprocessor.tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.attention.positions import Learned, Positions, Rotary, Sinusoidal
+from regard.attention.positions import Learned, Positions, scheme_name
 from regard.attention.sites import check_heads, site_kind, site_layer, unknown_site_message
 from regard.attention.trace import SiteTrace, Trace, trace
 from regard.config.inference import MAX_STORED_BYTES, RecordConfig
@@ -23,7 +23,6 @@ from regard.view.record.attention import AttentionRecord, LazyWeights
 from regard.view.record.parts import DecodingStep, HeadQKV, PositionEncodings, Ranking
 
 MAX_POSITION_CODES = 128  # positions whose codes a record holds
-SCHEMES = {Sinusoidal: "sinusoidal", Learned: "learned", Rotary: "rotary"}
 ToSubwords = Callable[[Sequence[int]], list[str]]
 
 
@@ -190,19 +189,19 @@ def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
 
 @torch.no_grad()
 def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -> PositionEncodings | None:
-    """Codes of the first positions of a scheme, [positions, width]; None where a model has no positions.
+    """Codes of the first positions of a scheme, [positions, width]; None where it neither embeds nor rotates.
 
     Rotary positions are shown as the cosines and sines that rotate a head of this width.
     """
-    kind = next((name for scheme_class, name in SCHEMES.items() if isinstance(scheme, scheme_class)), "")
-    if not kind:
+    is_rotary = type(scheme).rotate is not Positions.rotate
+    if not is_rotary and type(scheme).embed is Positions.embed:
         return None
     if isinstance(scheme, Learned):
         count = min(count, len(scheme.weight) - offset)
     parameter = next(scheme.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     positions = torch.arange(offset, offset + min(count, MAX_POSITION_CODES), device=device)
-    if kind == "rotary":
+    if is_rotary:
         # rotating (1, 0) in each plane gives (cos, sin)
         num_planes = width // 2
         ones = torch.ones(len(positions), num_planes)
@@ -211,7 +210,7 @@ def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -
         codes = scheme.rotate(unit_vectors[None, None].to(device), positions[None])[0, 0]
     else:
         codes = scheme.embed(torch.zeros(len(positions), width, device=device), positions)
-    return PositionEncodings(kind, codes.float().cpu().numpy())
+    return PositionEncodings(scheme_name(scheme), codes.float().cpu().numpy())
 
 
 def decoding_steps(

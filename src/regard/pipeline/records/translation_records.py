@@ -199,7 +199,7 @@ class TranslationRecorder:
                 logprobs.append(model.next_token_logprobs(source, target))
             captured_models.append(captured)
         target_ids = [*sentence.ids, self.models[0].eos_id]
-        tree = trees(sentence) if trees is not None and not config.no_beams else None
+        tree = trees(sentence) if trees is not None and config.beam_tree else None
         has_tree = tree is None or tree.contains(target_ids)
         steps = decoding_steps(
             mean_logprobs(logprobs) if len(logprobs) > 1 else logprobs[0],

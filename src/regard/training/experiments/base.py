@@ -1,14 +1,12 @@
-"""Interfaces between a run and what it trains, and what the experiments of all tasks share.
+"""The protocol of an experiment, and what the experiments of all tasks share.
 
-`TrainingProcedure` and `Experiment` are the protocols that a run relies on. `BaseExperiment` saves the best weights as
-the run's model and chooses the final ones.
+`BaseExperiment` saves the best weights as the run's model and chooses the final ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,91 +15,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
-from regard.checkpoint.atomic import write_file
-from regard.checkpoint.run_dir import RunDirectory
 from regard.checkpoint.weights import digest_tensors
-from regard.config.runs import BatchRun, RunConfig
+from regard.config.runs import BatchRun
 from regard.errors import ConfigError
-from regard.models import AnyConfig, build_model
-from regard.models.base import Model, initialize_weights
+from regard.models import build_model
+from regard.models.base import Model, ModelConfig, initialize_weights
+from regard.registry import TASKS
 from regard.tasks.base import Objective
 from regard.tasks.baselines import ScoreGain
+from regard.tasks.scoring import Scoring
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
-from regard.training.distributed import Distributed
 from regard.training.evaluation import Evaluation, Evaluator
-from regard.training.listeners import Listener, notify
-from regard.training.trainable import HEAD_PREFIXES, Trainable, select_trainable
+from regard.training.trainable import HEAD_PREFIXES, OUTPUT_PREFIX, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
+from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_extension, extend_tokenizer
 
 ModelT = TypeVar("ModelT", bound=Model)
-ConfigT = TypeVar("ConfigT", bound=AnyConfig)
+ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
 PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
-
-
-# ---- a run and what it trains
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """What all parts of a run share: config, directory, listeners, processes, and when the command started."""
-
-    config: RunConfig
-    directory: RunDirectory
-    listeners: Sequence[Listener]
-    distributed: Distributed
-    start_time: float  # by time.monotonic(): start of the command, so that a time budget covers all of it
-
-    def notify(self, text: str) -> None:
-        """Send a note for the user to the listeners."""
-        notify(self.listeners, "note", text=text)
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """Description of a run for the user, with an estimate of its duration."""
-
-    lines: list[str]
-    num_parameters: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """How training ended; metrics, metadata and verdict are set only when the run is complete."""
-
-    step: int
-    reason: str  # "plan done", "patience", "target reached", or the signal that stopped it
-    seconds: float
-    metrics: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)  # for run.json
-    verdict: Verdict | None = None
-
-
-class TrainingProcedure(Protocol):
-    """One way to train: it prepares the data, resolves settings, plans and trains."""
-
-    unit: str  # what is counted: step, pass
-    resolved_names: frozenset[str]  # of the settings that `resolve_settings` chooses
-    digests: dict[str, str]  # of the data, once it is prepared
-
-    def prepare(self) -> None:
-        """Read the data and build what is trained on it; called once, before everything else."""
-        ...
-
-    def resolve_settings(self) -> dict[str, Any]:
-        """Choose the settings that are fixed when a run starts."""
-        ...
-
-    def plan(self, resolved: Mapping[str, Any]) -> RunPlan:
-        """Describe the run."""
-        ...
-
-    def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
-        """Resume from the latest checkpoint and train until the plan is done or a signal arrives."""
-        ...
 
 
 class Experiment(Protocol):
@@ -119,6 +53,11 @@ class Experiment(Protocol):
 
     def prepare(self) -> None:
         """Read the data, train tokenizers and build the objective; called once, before everything else."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that selects the best model; one that does not apply raises `UsageError`."""
         ...
 
     @property
@@ -248,6 +187,22 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         """Name of the task."""
         return self.config.task
 
+    @property
+    def scoring(self) -> Scoring:
+        """Metrics of the task, and the one that the run requests."""
+        return Scoring.for_run(self.name, self.config.training.metric)
+
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply; by default the first one of the task."""
+        return next(iter(TASKS[self.name].metrics), "")
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that selects the best model; one that does not apply raises `UsageError`."""
+        self.scoring.check(self.prediction_kind)
+        return self.scoring.main(self.prediction_kind)
+
     def prepare(self) -> None:
         """Read the data, train tokenizers and build the objective; called once, before everything else."""
         raise NotImplementedError
@@ -260,13 +215,24 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     def trainable(self) -> Trainable:
         """Build the model with its initial weights, and select the parameters that are trained."""
         config = self.config
-        return select_trainable(
+        trainable = select_trainable(
             self.model(),
             config.trainable,
             config.lora,
             seed=config.training.seed,
             trained=self.trained_beside_lora,
         )
+        if config.tokenizer.extend:
+            check_trained(trainable.model, config.trainable.freeze)
+        return trainable
+
+    def extend_vocabulary(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Tokenizer:
+        """Extend the pretrained model's tokenizer if the config says so, and note by how many subwords."""
+        if not self.config.tokenizer.extend:
+            return tokenizer
+        extended = extend_tokenizer(tokenizer, self.config.tokenizer, texts)
+        self.notes.append(describe_extension(tokenizer, extended, texts))
+        return extended
 
     def add_start_digest(self) -> None:
         """Add the digest of pretrained weights where some stay frozen: checkpoints lack these, so a run reads them."""
@@ -276,13 +242,12 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
 
     @property
     def trained_beside_lora(self) -> tuple[str, ...]:
-        """Beginnings of the names of weights that are trained besides LoRA: the head."""
-        return HEAD_PREFIXES
+        """Beginnings of the names of weights that are trained besides LoRA: the head, and an extended vocabulary."""
+        return (*HEAD_PREFIXES, *EMBEDDINGS, OUTPUT_PREFIX) if self.config.tokenizer.extend else HEAD_PREFIXES
 
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
-        config: AnyConfig = self.model_config
-        model: Model = build_model(config)
+        model: Model = build_model(self.model_config)
         weights = self.pretrained.weights if self.pretrained is not None else None
         return initialize_model(model, self.config.training.seed, weights)
 
@@ -350,7 +315,12 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
     def _save_evaluated(
         self, evaluator: EvaluatorT, step: int, metrics: Mapping[str, Any], extra_metadata: Mapping[str, Any]
     ) -> None:
-        metadata: dict[str, Any] = {"step": step, "data_digests": self.digests, "metrics": dict(metrics)}
+        metadata: dict[str, Any] = {
+            "step": step,
+            "data_digests": self.digests,
+            "metric": self.metric,
+            "metrics": dict(metrics),
+        }
         metadata |= self.metadata(evaluator)
         metadata |= extra_metadata
         if self.verdict is not None:
@@ -426,16 +396,6 @@ def choose_preset(
     if name not in presets:
         raise ConfigError(f"preset must be one of {', '.join(presets)} {where}, not {name}")
     return presets[name], reason
-
-
-def load_or_train_tokenizer(folder: Path, train: Callable[[], Tokenizer]) -> Tokenizer:
-    """Load the tokenizer of a run that is resumed; train and save one where the run starts."""
-    path = folder / "tokenizers" / "text.json"
-    if path.exists() and (folder / "run.json").exists():
-        return Tokenizer.from_json(path.read_text("utf-8"), where=str(path))
-    tokenizer = train()
-    write_file(path, tokenizer.to_json().encode())
-    return tokenizer
 
 
 def report_gain(

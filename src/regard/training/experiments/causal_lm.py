@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.causal_dir import LoadedCausalLM, load_causal_lm, save_causal_lm
+from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
+from regard.checkpoint.hf.causal import has_scaled_scores
+from regard.checkpoint.source import CausalSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.models import GPT_PRESETS, GptConfig
 from regard.config.runs import CausalLMRun
 from regard.data.documents import Documents
@@ -18,15 +22,18 @@ from regard.errors import ConfigError, UsageError
 from regard.models import build_model
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Ids, Tokens
-from regard.tasks.causal_lm import CausalLMObjective, causal_lm_scores
+from regard.tasks.causal_lm import CausalLMObjective, predict_next_tokens
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
+from regard.training.vocabulary import extend_tables
 
 HELD_OUT_FRACTION = 0.1  # of each file
 MAX_HELD_OUT_CHARACTERS = 200_000  # of all files
@@ -40,7 +47,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
 
     config: CausalLMRun
     # set by `prepare`
-    pretrained: LoadedCausalLM | None = None
+    pretrained: CausalSource | None = None
     num_valid_characters: int
     objective: CausalLMObjective
 
@@ -62,18 +69,28 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             return super().describe_held_out(valid)
         return f"the last {_count_characters(valid):,} characters are held out"
 
-    def load_pretrained(self) -> LoadedCausalLM:
+    def load_pretrained(self) -> CausalSource:
         """Load the pretrained model."""
-        return load_causal_lm(self.config.pretrained)
+        pretrained = load_causal_lm(self.config.pretrained)
+        lora = self.config.lora
+        if lora.rank and lora.keep_adapter and has_scaled_scores(pretrained.hf_config):
+            raise ConfigError(
+                f"{self.config.pretrained} scales the attention scores of each layer (scale_attn_by_inverse_layer_idx "
+                "or scale_attn_weights), which our weights contain, so that an adapter of ours does not fit it: leave "
+                "out --lora.keep_adapter; the saved model has LoRA merged"
+            )
+        return pretrained
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
-        """Take the tokenizer of the pretrained model, or train one on the training texts."""
+        """Take the tokenizer of the pretrained model, maybe extended, or train one on the training texts."""
         if self.pretrained is not None:
-            return self.pretrained.tokenizer
+            return self.extend_vocabulary(self.pretrained.tokenizer, texts)
         return train_tokenizer(texts, self.config.tokenizer).without_special_tokens()
 
     def prepare_objective(self, documents: DataSplits[Documents]) -> None:
         """Tokenize the documents into rows, or each into its own row where all are equally long."""
+        if self.pretrained is not None and self.config.tokenizer.extend:
+            self.pretrained = self._extend_pretrained(self.pretrained)
         self.num_valid_characters = _count_characters(documents.valid)
         max_length = self._max_row_length()
         train = TokenStream.from_documents(documents.train, self.tokenizer, max_length)
@@ -89,6 +106,15 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
         self.model_config, self.reason = self._choose_config(train.length)
         self.hidden_size = self.model_config.hidden_size
         self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, train.length)}
+
+    def _extend_pretrained(self, pretrained: CausalSource) -> CausalSource:
+        """Extend the token tables of the pretrained model to the extended vocabulary."""
+        return replace(
+            pretrained,
+            tokenizer=self.tokenizer,
+            config=pretrained.config.override({"vocab_size": self.tokenizer.vocab_size}),
+            arrays=to_arrays(extend_tables(pretrained.weights, pretrained.tokenizer, self.tokenizer)),
+        )
 
     def _max_row_length(self) -> int:
         if self.config.documents.sequence_length:
@@ -140,6 +166,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             valid=self.valid,
             num_characters=self.num_valid_characters,
             device=device,
+            scoring=self.scoring,
         )
 
     def describe(self, num_parameters: int) -> list[str]:
@@ -169,7 +196,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedCausalLM:
+    def load_saved(self) -> CausalSource:
         """Load the run's model."""
         return load_causal_lm(self.folder)
 
@@ -178,17 +205,22 @@ class CausalLMEvaluator(ModelEvaluator[Gpt]):
     """Evaluates next-token prediction on held-out text."""
 
     def __init__(
-        self, config: GptConfig, tokenizer: Tokenizer, valid: TokenStream, num_characters: int, device: str
+        self,
+        config: GptConfig,
+        tokenizer: Tokenizer,
+        valid: TokenStream,
+        num_characters: int,
+        device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizer = tokenizer
         self.valid = valid
         self.num_characters = num_characters
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute the loss in nats per token and per character, and the perplexity per token."""
-        metrics = causal_lm_scores(self.model, self.valid, self.num_characters)
-        return metrics, (-metrics["loss"],), []
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Compute the loss of held-out text, per token and per character."""
+        return predict_next_tokens(self.model, self.valid, self.num_characters), []
 
     @torch.no_grad()
     def attention_snapshot(self) -> AttentionSnapshot | None:

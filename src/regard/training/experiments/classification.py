@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.checkpoint.native import TextModelConfig
 from regard.config.rnn_models import RnnClassifierConfig
-from regard.config.runs import ClassifyRun
+from regard.config.runs import ClassifyRun, FineTunedRun
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.formatting import format_names
 from regard.models import build_model
 from regard.models.bert import Bert
-from regard.models.rnn_text import RnnClassifier
+from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.base import Objective
 from regard.tasks.baselines import BagOfWordsBaseline, f1_gain, paired_gain
 from regard.tasks.calibration import (
@@ -32,15 +33,17 @@ from regard.tasks.calibration import (
 )
 from regard.tasks.classification import ClassificationObjective, RnnClassificationObjective, label_probabilities
 from regard.tasks.losses import balanced_weights
-from regard.tasks.metrics import confusion_matrix, label_scores
+from regard.tasks.predictions import PredictedLabels, PredictedLabelSets, Predictions
 from regard.tasks.rnn_text import RnnTexts
+from regard.tasks.scoring import AUTO
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
 from regard.training.experiments.supervised import EncodedSplit, RowsT
+from regard.training.experiments.text_model import TextModelExperiment
 from regard.training.trivial_baselines import constant_labels, majority_label
 from regard.training.verdict import TrivialBaseline
 
@@ -48,6 +51,7 @@ NUM_SAMPLES = 2  # texts shown at each evaluation
 MAX_SHOWN_LABELS = 12
 
 Logits = NDArray[np.float32]  # [texts, labels]
+ClassifierConfigT = TypeVar("ClassifierConfigT", bound=TextModelConfig)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ EncodedLabelledSplit = LabelledSplit[EncodedTexts]
 RnnLabelledSplit = LabelledSplit[RnnTexts]
 
 
-def read_labelled_splits(config: ClassifyRun) -> DataSplits[LabelledTexts]:
+def read_labelled_splits(config: FineTunedRun) -> DataSplits[LabelledTexts]:
     """Read labelled texts and their labels; hold some texts out where there are no validation files."""
     return DataSplits.read(
         config,
@@ -115,6 +119,10 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         self.problem_type = "multi_label_classification" if self.is_multi_label else "single_label_classification"
         return splits
 
+    def training_texts(self, train: LabelledTexts) -> list[str]:
+        """Texts of the training examples, also the second ones of pairs."""
+        return [*train.texts, *(train.pairs or ())]
+
     def encode_splits(self, splits: DataSplits[LabelledTexts]) -> None:
         """Note the labels that validation lacks, and encode all splits."""
         valid_counts = label_counts(splits.valid)
@@ -146,7 +154,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
 
     def _class_weights(self) -> NDArray[np.float32] | None:
         """Weight of each class in the loss; of each positive label, where texts have several."""
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         num_texts = label_counts(self.train.examples)
         counts = np.array([num_texts.get(label, 0) for label in self.labels], dtype=np.int64)
@@ -183,20 +191,22 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         """Accuracy of the most frequent label; where texts have several, F1 of predicting all of them."""
         if self.is_multi_label:
             return [constant_labels(self.train.targets, self.valid.targets)]
-        balanced = self.config.fine_tuning.class_weights == "balanced"
-        return [majority_label(self.train.targets, self.valid.targets, self.labels, is_balanced=balanced)]
+        return [_majority_label(self.config, self.train, self.valid, self.labels)]
 
     # ---- metrics
 
-    def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Compute loss and accuracy, or micro- and macro-F1, on validation texts."""
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply."""
+        return PredictedLabelSets.kind if self.is_multi_label else PredictedLabels.kind
+
+    def predict(self, model: Bert) -> tuple[Predictions, Samples]:
+        """Predict the labels of validation texts."""
         logits = self._compute_logits(model, self.valid)
-        metrics = self._score(logits, self.valid, UNCALIBRATED)
         examples = self.valid.examples
-        predictions = self._format_predictions(logits[:NUM_SAMPLES])
-        samples = [*zip(examples.texts[:NUM_SAMPLES], examples.labels[:NUM_SAMPLES], predictions, strict=False)]
-        score = metrics["micro_f1" if self.is_multi_label else "accuracy"]
-        return metrics, (round(score, 4), -metrics["loss"]), samples
+        labels = self._format_predictions(logits[:NUM_SAMPLES])
+        samples = [*zip(examples.texts[:NUM_SAMPLES], examples.labels[:NUM_SAMPLES], labels, strict=False)]
+        return self._predict_labels(logits, self.valid, UNCALIBRATED), samples
 
     def _compute_logits(self, model: Bert, split: EncodedLabelledSplit) -> Logits:
         return text_logits(model, split.rows, len(split.examples))
@@ -208,13 +218,20 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         label_matrix = UNCALIBRATED.predict_labels(logits)
         return [label_separator.join(self.labels[label_id] for label_id in np.flatnonzero(row)) for row in label_matrix]
 
-    def _score(self, logits: Logits, split: EncodedLabelledSplit, calibration: Calibration) -> dict[str, float]:
+    def _predict_labels(self, logits: Logits, split: EncodedLabelledSplit, calibration: Calibration) -> Predictions:
         if self.is_multi_label:
-            loss = multi_label_loss(logits, split.targets, calibration.temperature)
-            return {"loss": loss, **multi_label_f1(calibration.predict_labels(logits), split.targets)}
-        scores = label_scores(confusion_matrix(split.targets, logits.argmax(1), len(self.labels)))
-        loss = label_loss(logits, split.targets, calibration.temperature)
-        return {"loss": loss, "accuracy": scores["accuracy"], "macro_f1": scores["macro_f1"]}
+            return PredictedLabelSets(
+                predictions=calibration.predict_labels(logits),
+                references=split.targets > 0,
+                labels=self.labels,
+                loss=multi_label_loss(logits, split.targets, calibration.temperature),
+            )
+        return PredictedLabels(
+            predictions=logits.argmax(1),
+            references=split.targets,
+            labels=self.labels,
+            loss=label_loss(logits, split.targets, calibration.temperature),
+        )
 
     def _calibration_error(self, logits: Logits, split: EncodedLabelledSplit, temperature: float) -> float:
         if self.is_multi_label:
@@ -250,7 +267,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         self, name: str, split: EncodedLabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
     ) -> dict[str, float]:
         """Score a split before and after calibration; the last split is also compared with the baseline."""
-        metrics = self._score(logits, split, calibration)
+        metrics = self.scoring.compute_final(self._predict_labels(logits, split, calibration))
         metrics["calibration_error_before"] = self._calibration_error(logits, split, 1.0)
         metrics["calibration_error"] = self._calibration_error(logits, split, calibration.temperature)
         if calibration.thresholds is not None:
@@ -289,7 +306,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
             baseline_is_correct = baseline_logits.argmax(1) == split.targets
             gain = paired_gain(is_correct, baseline_is_correct)
             accuracy = 100 * float(baseline_is_correct.mean())
-            return report_gain(gain, accuracy, name, "baseline (words counted) accuracy", notify)
+            return report_gain(gain, accuracy, name, "baseline (bag of words) accuracy", notify)
         valid = self.valid.examples
         valid_probabilities = sigmoid_probabilities(self.baseline.logits(valid.texts, valid.pairs))
         baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
@@ -298,7 +315,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
         targets = split.targets > 0
         gain = f1_gain(_f1_counts(labels, targets), _f1_counts(baseline_labels, targets))
         macro_f1 = multi_label_f1(baseline_labels, split.targets)["macro_f1"]
-        return report_gain(gain, macro_f1, name, "baseline (words counted) macro-F1", notify)
+        return report_gain(gain, macro_f1, name, "baseline (bag of words) macro-F1", notify)
 
 
 def _f1_counts(labels: NDArray[np.bool_], targets: NDArray[np.bool_]) -> NDArray[np.int64]:  # [texts, labels, 3]
@@ -322,19 +339,27 @@ def _format_counts(examples: LabelledTexts) -> str:
     return format_names([f"{label} {count:,}" for label, count in label_counts(examples).items()], MAX_SHOWN_LABELS)
 
 
-# ---- RNN classifiers
+def _majority_label(
+    config: FineTunedRun, train: LabelledSplit[Any], valid: LabelledSplit[Any], labels: Sequence[str]
+) -> TrivialBaseline:
+    """Baseline of the most frequent label; macro-F1 counts, too, where training trades accuracy for it."""
+    is_balanced = config.fine_tuning.class_weights == "balanced" or config.training.metric != AUTO
+    return majority_label(train.targets, valid.targets, labels, is_balanced=is_balanced)
 
 
-class RnnClassificationExperiment(
-    RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit]
+# ---- classifiers with their own vocabulary
+
+
+class TextClassificationExperiment(
+    TextModelExperiment[ClassifierConfigT, "RnnClassificationEvaluator", RnnLabelledSplit]
 ):
-    """Train an RNN classifier on labelled texts."""
+    """Train a text classifier of any family on labelled texts, from scratch; its config is `model` of the run."""
 
-    config: ClassifyRun
-
-    def base_config(self) -> RnnClassifierConfig:
-        """Model config of the run, before its sizes are chosen."""
-        return self.config.rnn_classifier
+    def choose_config(self) -> tuple[ClassifierConfigT, str]:
+        """The model config of the run, with the sizes of the data."""
+        run: Any = self.config  # its config `model` is that of the family
+        sizes = {"vocab_size": self.preprocessor.tokenizer.vocab_size, "num_labels": len(self.labels)}
+        return run.model.override(sizes), "by its settings"
 
     def read_splits(self) -> DataSplits[LabelledTexts]:
         """Read labelled texts."""
@@ -362,7 +387,7 @@ class RnnClassificationExperiment(
         )
 
     def _class_weights(self) -> NDArray[np.float32] | None:
-        if self.config.fine_tuning.class_weights == "equal":
+        if self.config.fine_tuning.class_weights == "none":
             return None
         return balanced_weights(np.bincount(self.train.targets, minlength=len(self.labels)))
 
@@ -370,7 +395,7 @@ class RnnClassificationExperiment(
 
     def evaluator(self, device: str) -> RnnClassificationEvaluator:
         """Build the evaluator on validation data."""
-        return RnnClassificationEvaluator(self.model_config, self.valid, labels=self.labels, device=device)
+        return RnnClassificationEvaluator(self, device)
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
@@ -383,10 +408,14 @@ class RnnClassificationExperiment(
             self.describe_model(num_parameters),
         ]
 
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply."""
+        return PredictedLabels.kind
+
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Accuracy of the most frequent label."""
-        balanced = self.config.fine_tuning.class_weights == "balanced"
-        return [majority_label(self.train.targets, self.valid.targets, self.labels, is_balanced=balanced)]
+        return [_majority_label(self.config, self.train, self.valid, self.labels)]
 
     def final_evaluation(
         self, evaluator: RnnClassificationEvaluator, notify: Notify
@@ -394,37 +423,50 @@ class RnnClassificationExperiment(
         """Evaluate the final model on validation and test texts."""
         metrics, metadata = super().final_evaluation(evaluator, notify)
         if self.test is not None:
-            metrics |= prefix_metrics("test", evaluator.score(self.test))
+            metrics |= prefix_metrics("test", self.scoring.compute_final(evaluator.predict_labels(self.test)))
         return metrics, metadata
 
 
-class RnnClassificationEvaluator(ModelEvaluator[RnnClassifier]):
-    """Evaluates an RNN classifier on validation texts."""
+class RnnClassificationExperiment(
+    TextClassificationExperiment[RnnClassifierConfig],
+    RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit],
+):
+    """Train an RNN classifier on labelled texts."""
 
-    def __init__(
-        self, config: RnnClassifierConfig, valid: RnnLabelledSplit, labels: Sequence[str], device: str
-    ) -> None:
-        super().__init__(build_model(config), device)
-        self.valid = valid
-        self.labels = labels
+    config: ClassifyRun
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss, accuracy and macro-F1 on validation texts."""
-        probabilities = label_probabilities(self.model, self.valid.rows)
-        metrics = _score_probabilities(probabilities, self.valid)
-        predictions = [self.labels[label_id] for label_id in probabilities[:NUM_SAMPLES].argmax(1)]
+    def choose_config(self) -> tuple[RnnClassifierConfig, str]:
+        """Choose the sizes by the preset."""
+        return RnnTextExperiment.choose_config(self)
+
+    def base_config(self) -> RnnClassifierConfig:
+        """Model config of the run, before its sizes are chosen."""
+        return self.config.rnn_classifier
+
+
+class RnnClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
+    """Evaluates a text classifier with its own vocabulary on validation texts."""
+
+    def __init__(self, experiment: TextClassificationExperiment[Any], device: str) -> None:
+        super().__init__(build_model(experiment.model_config), device, experiment.scoring)
+        self.valid = experiment.valid
+        self.labels = experiment.labels
+
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the labels of validation texts."""
+        predictions = self.predict_labels(self.valid)
+        labels = [self.labels[label_id] for label_id in predictions.predictions[:NUM_SAMPLES]]
         texts = self.valid.rows.texts[:NUM_SAMPLES]
         targets = self.valid.examples.labels[:NUM_SAMPLES]
-        samples = list(zip(texts, targets, predictions, strict=True))
-        return metrics, (round(metrics["accuracy"], 4), -metrics["loss"]), samples
+        return predictions, list(zip(texts, targets, labels, strict=True))
 
-    def score(self, split: RnnLabelledSplit) -> dict[str, float]:
-        """Compute loss, accuracy and macro-F1 on another split."""
-        return _score_probabilities(label_probabilities(self.model, split.rows), split)
-
-
-def _score_probabilities(probabilities: NDArray[np.float32], split: RnnLabelledSplit) -> dict[str, float]:
-    target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)
-    loss = float(-np.log(np.maximum(target_probabilities, 1e-12)).mean())
-    scores = label_scores(confusion_matrix(split.targets, probabilities.argmax(1), probabilities.shape[1]))
-    return {"loss": loss, "accuracy": scores["accuracy"], "macro_f1": scores["macro_f1"]}
+    def predict_labels(self, split: RnnLabelledSplit) -> PredictedLabels:
+        """Predict the labels of a split."""
+        probabilities = label_probabilities(self.model, split.rows)
+        target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)
+        return PredictedLabels(
+            predictions=probabilities.argmax(1),
+            references=split.targets,
+            labels=self.labels,
+            loss=float(-np.log(np.maximum(target_probabilities, 1e-12)).mean()),
+        )

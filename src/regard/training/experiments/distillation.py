@@ -8,8 +8,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder
+from regard.checkpoint.encoder_dir import load_encoder
+from regard.checkpoint.source import EncoderSource
 from regard.errors import CheckpointError, ConfigError, UsageError
+from regard.metric_table import METRICS
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
@@ -21,7 +23,6 @@ from regard.training.experiments.question_answering import QuestionAnsweringExpe
 from regard.training.experiments.tagging import TaggingExperiment
 
 EPOCH_FACTOR = 2.0  # a student takes this many times the default epochs of fine-tuning
-MAIN_METRICS = ("f1", "accuracy", "micro_f1")  # the first that a task has is compared with the teacher's
 NUM_ROUNDS = 5  # of timing; in each, teacher and student read the same texts
 TIMED_TOKENS = 16_384  # maximum of a round
 MULTI_LABEL = "multi_label_classification"
@@ -39,7 +40,7 @@ class DistillationExperiment(FineTuningExperiment[Any]):
         objective = super().build_objective()
         return DistillationObjective(objective, self.teacher, self.copied_layers, self.config.distillation)
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the teacher and derive the student from it; the labels are the teacher's, not those of the data."""
         loaded = load_encoder(self.config.pretrained, task=self.name)
         self._check_teacher(loaded)
@@ -49,9 +50,10 @@ class DistillationExperiment(FineTuningExperiment[Any]):
         self.teacher = loaded.model().eval()
         self.copied_layers = select_layers(num_layers, self.config.distillation.student_layers)
         config = student_config(loaded.config, self.copied_layers)
-        return replace(loaded, config=config, weights=student_weights(loaded.weights, self.copied_layers))
+        weights = student_weights(loaded.weights, self.copied_layers)
+        return replace(loaded, config=config, arrays={name: tensor.numpy() for name, tensor in weights.items()})
 
-    def _check_teacher(self, loaded: LoadedEncoder) -> None:
+    def _check_teacher(self, loaded: EncoderSource) -> None:
         source = self.config.pretrained
         if loaded.config.head != self.head:
             raise CheckpointError(
@@ -103,14 +105,13 @@ class DistillationExperiment(FineTuningExperiment[Any]):
         teacher = self.teacher.to(model.device()).pack()
         teacher_metrics = self._score_teacher(teacher)
         for split in ("valid", "test"):
-            name = next((metric for metric in MAIN_METRICS if f"{split}_{metric}" in metrics), "")
-            if not name:
+            if f"{split}_{self.metric}" not in metrics:
                 continue
-            score = metrics[f"{split}_{name}"]
-            teacher_score = teacher_metrics[f"{split}_{name}"]
+            score = metrics[f"{split}_{self.metric}"]
+            teacher_score = teacher_metrics[f"{split}_{self.metric}"]
             percent = 100 * score / teacher_score if teacher_score else 100.0
             metrics |= {f"{split}_teacher": teacher_score, f"{split}_kept": percent}
-            label = name.replace("_", " ")
+            label = METRICS[self.metric].field_name
             notify(f"{split}: {label} {score:.2f}, {percent:.1f} % of the teacher's {teacher_score:.2f}")
         ratios = speedups(model, teacher, timing_sample(self.valid.rows))
         metrics["speed"] = median(ratios)

@@ -7,17 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.checkpoint.native import LoadedRnnText, load_rnn_text, save_rnn_text
+from regard.checkpoint.native import LoadedTextModel, load_text_model, save_text_model
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
 from regard.config.runs import ElmoRun
 from regard.data.documents import Documents
 from regard.models import build_model
 from regard.models.elmo import Elmo
-from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH, ElmoObjective, elmo_scores
+from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH, ElmoObjective, predict_both_directions
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
@@ -31,14 +33,14 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     config: ElmoRun
     # set by `prepare`
-    pretrained: LoadedRnnText[ElmoConfig] | None = None
+    pretrained: LoadedTextModel[ElmoConfig] | None = None
     objective: ElmoObjective
 
     # ---- data and model size
 
-    def load_pretrained(self) -> LoadedRnnText[ElmoConfig]:
+    def load_pretrained(self) -> LoadedTextModel[ElmoConfig]:
         """Load the pretrained model."""
-        return load_rnn_text(self.config.pretrained, ElmoConfig, self.name)
+        return load_text_model(self.config.pretrained, ElmoConfig, self.name)
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
         """Take the tokenizer of the pretrained model, or train one on the training texts."""
@@ -76,7 +78,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     def evaluator(self, device: str) -> ElmoEvaluator:
         """Build the evaluator on validation data."""
-        return ElmoEvaluator(self.model_config, self.valid, device)
+        return ElmoEvaluator(self.model_config, self.valid, device=device, scoring=self.scoring)
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
@@ -92,7 +94,7 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
 
     def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
         """Write weights as the run's model."""
-        save_rnn_text(
+        save_text_model(
             self.folder,
             self.model_config,
             weights,
@@ -102,19 +104,18 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
             card=card,
         )
 
-    def load_saved(self) -> LoadedRnnText[ElmoConfig]:
+    def load_saved(self) -> LoadedTextModel[ElmoConfig]:
         """Load the run's model."""
-        return load_rnn_text(self.folder, ElmoConfig, self.name)
+        return load_text_model(self.folder, ElmoConfig, self.name)
 
 
 class ElmoEvaluator(ModelEvaluator[Elmo]):
     """Evaluates both language models on held-out text."""
 
-    def __init__(self, config: ElmoConfig, valid: TokenStream, device: str) -> None:
-        super().__init__(build_model(config), device)
+    def __init__(self, config: ElmoConfig, valid: TokenStream, device: str, scoring: Scoring) -> None:
+        super().__init__(build_model(config), device, scoring)
         self.valid = valid
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss and perplexity, forward and backward."""
-        metrics = elmo_scores(self.model, self.valid)
-        return metrics, (-metrics["loss"],), []
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Compute the losses of held-out text, forward and backward."""
+        return predict_both_directions(self.model, self.valid), []

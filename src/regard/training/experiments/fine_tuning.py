@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.source import EncoderSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.models import BertConfig
 from regard.config.runs import FineTunedRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
+from regard.tasks.predictions import Predictions
 from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
+from regard.training.vocabulary import extend_tables, load_or_train_tokenizer
 
 # Defaults where the user sets none.
 LEARNING_RATE_SCALE = 22.0  # over the squared hidden size
@@ -42,7 +47,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     problem_type = ""  # of classification
 
     # set by `prepare`
-    pretrained: LoadedEncoder
+    pretrained: EncoderSource
     special_tokens: SpecialTokens
     max_length: int
     initial_weights: Mapping[str, Tensor]
@@ -54,6 +59,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         config = self.config
         self.pretrained = self.load_pretrained()
         self.digests["start"] = self.pretrained.digest
+        if config.tokenizer.extend:
+            self.pretrained = self._extend_pretrained(self.pretrained, self.training_texts(train))
         self.model_config = self.pretrained.config
         origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
         frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
@@ -67,10 +74,25 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             initialize_bert(model, config.training.seed)
             self.initial_weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
+
+    def training_texts(self, train: Any) -> list[str]:
+        """Texts of the training examples, by which the vocabulary is extended."""
+        raise NotImplementedError
+
+    def _extend_pretrained(self, pretrained: EncoderSource, texts: Sequence[str]) -> EncoderSource:
+        """Extend the tokenizer of the pretrained encoder, and its token tables."""
+        old = pretrained.tokenizer
+        tokenizer = load_or_train_tokenizer(self.folder, lambda: self.extend_vocabulary(old, texts))
+        return replace(
+            pretrained,
+            tokenizer=tokenizer,
+            config=pretrained.config.override({"vocab_size": tokenizer.vocab_size}),
+            arrays=to_arrays(extend_tables(pretrained.weights, old, tokenizer)),
+        )
 
     def choose_training_settings(self) -> dict[str, float]:
         """Training settings that suit the task; other ones where only the head is trained."""
@@ -153,8 +175,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         """Build the evaluator on validation data."""
         return EncoderEvaluator(self, device)
 
-    def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Compute metrics on validation data, their sort key, and samples."""
+    def predict(self, model: Bert) -> tuple[Predictions, Samples]:
+        """Predict the validation data; also return samples."""
         raise NotImplementedError
 
     def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
@@ -189,7 +211,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             original_config=self.pretrained.hf_config,
         )
 
-    def load_saved(self) -> LoadedEncoder:
+    def load_saved(self) -> EncoderSource:
         """Load the run's model."""
         return load_encoder(self.folder, task=self.name)
 
@@ -202,7 +224,7 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
     """Evaluates an encoder and its head with the metrics of its experiment."""
 
     def __init__(self, experiment: FineTuningExperiment[Any], device: str) -> None:
-        super().__init__(Bert(experiment.model_config), device)
+        super().__init__(Bert(experiment.model_config), device, experiment.scoring)
         self.experiment = experiment
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -210,9 +232,9 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
         super().load(self.experiment.merge_frozen(weights))
         self.model.pack()
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute the experiment's metrics on validation data."""
-        return self.experiment.compute_metrics(self.model)
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the experiment's validation data."""
+        return self.experiment.predict(self.model)
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention of one validation row."""

@@ -9,16 +9,11 @@ from regard.config.runs import LanguageModelRun
 from regard.data.documents import Documents, hold_out_documents, read_documents
 from regard.tasks.token_stream import StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer
-from regard.training.experiments.base import (
-    BaseExperiment,
-    ConfigT,
-    EvaluatorT,
-    PretrainedModel,
-    load_or_train_tokenizer,
-)
+from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT, PretrainedModel
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
+from regard.training.vocabulary import load_or_train_tokenizer
 
 
 class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):

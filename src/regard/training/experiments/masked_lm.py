@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.trace import trace
-from regard.checkpoint.encoder_dir import LoadedEncoder, load_encoder, save_encoder
+from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.source import EncoderSource
 from regard.config.models import BERT_PRESETS, BertConfig
 from regard.config.runs import MaskedLMRun
 from regard.data.documents import Documents
-from regard.data.lines import iter_checked_lines, open_bytes
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_local_attention, rescale_embeddings
@@ -33,25 +33,26 @@ from regard.tasks.masked_lm import (
     MaskedRowLayout,
     evaluation_batches,
     mask_context,
-    masked_lm_scores,
+    predict_masked_tokens,
     token_counts,
     top_tokens_at,
     unigram_loss,
 )
 from regard.tasks.metrics import perplexity
+from regard.tasks.predictions import Predictions
+from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream, equal_rows
-from regard.text.extend import extend_by_texts, extend_by_words
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import choose_preset, initialize_model
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
-from regard.training.trainable import HEAD_PREFIXES
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
+from regard.training.vocabulary import TOKEN_TABLES, extend_tables
 
 DEFAULT_ROW_LENGTH = 128  # in tokens
 BATCH_TOKENS = 4096
@@ -63,11 +64,7 @@ PRESET_SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))
 CHARACTERS_PER_TOKEN = 4  # estimate: the size is chosen before the text is tokenized
 NUM_SAMPLES = 3  # masked tokens shown at each evaluation
 TOP_K = 3  # predictions shown for each
-TOKEN_TABLES = (
-    "token_embedding.weight",
-    "mlm_head_output.weight",
-    "mlm_head_bias",
-)  # weights that have a row for each token
+TRANSFORM_PREFIXES = ("mlm_head.", "pooler", "next_sentence")  # of the head's weights without the vocabulary's
 
 
 class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"]):
@@ -75,7 +72,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
 
     config: MaskedLMRun
     # set by `prepare`
-    pretrained: LoadedEncoder | None = None
+    pretrained: EncoderSource | None = None
     layout: MaskedRowLayout
     counts: NDArray[np.int64]  # of tokens in the training split
     objective: MaskedLMObjective
@@ -87,31 +84,27 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
         """Head of the encoder."""
         return "pretraining" if self.config.masking.next_sentence else "masked"
 
-    def load_pretrained(self) -> LoadedEncoder:
+    def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder, and note which of its weights are used."""
         pretrained = load_encoder(self.config.pretrained, head=self.head, seed=self.config.training.seed)
         self.notes += pretrained.report.format_lines()
         return pretrained
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
-        """Take the tokenizer of the pretrained model if its words are kept, else train one on the training texts."""
+        """Take the tokenizer of the pretrained model, or train one on the training texts."""
         config = self.config.tokenizer
-        if self.pretrained is None or self.config.masking.words == "new":
+        if self.pretrained is None or self.config.masking.new_vocabulary:
             return train_masked_tokenizer(texts, config)
-        if not config.extend:
-            return self.pretrained.tokenizer
-        old = self.pretrained.tokenizer
-        if config.extend == "texts":
-            extended = extend_by_texts(old, texts, config.vocab_size)
-        else:
-            extended = extend_by_file(old, config.extend)
-        self.notes.append(f"vocabulary: {extended.vocab_size - old.vocab_size:,} new subwords")
-        return extended
+        return self.extend_vocabulary(self.pretrained.tokenizer, texts)
 
     @property
     def trained_beside_lora(self) -> tuple[str, ...]:
-        """Beginnings of the names of weights that are trained besides LoRA: the head, and an extended embedding."""
-        return (*HEAD_PREFIXES, "token_embedding.") if self.config.tokenizer.extend else HEAD_PREFIXES
+        """Beginnings of the names of weights that are trained besides LoRA: the head, and an extended vocabulary.
+
+        Otherwise the output bias stays as it is: an adapter of peft holds modules, and its module is tied to the
+        embedding.
+        """
+        return super().trained_beside_lora if self.config.tokenizer.extend else TRANSFORM_PREFIXES
 
     def prepare_objective(self, documents: DataSplits[Documents]) -> None:
         """Tokenize the documents into rows with special tokens; the model limits their length."""
@@ -161,7 +154,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
         return config.override(self._vocabulary_settings()), reason
 
-    def _adapt_pretrained_config(self, pretrained: LoadedEncoder) -> tuple[BertConfig, str]:
+    def _adapt_pretrained_config(self, pretrained: EncoderSource) -> tuple[BertConfig, str]:
         """Config of the pretrained model, with the new vocabulary where there is one."""
         source = self.config.pretrained
         config = pretrained.config
@@ -191,7 +184,8 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             return None
         if self.tokenizer.digest == self.pretrained.tokenizer.digest:
             return self.pretrained.weights
-        return transfer_embeddings(self.pretrained.weights, self.pretrained.tokenizer, self.tokenizer)
+        transfer = extend_tables if self.config.tokenizer.extend else transfer_embeddings
+        return transfer(self.pretrained.weights, self.pretrained.tokenizer, self.tokenizer)
 
     def evaluator(self, device: str) -> MaskedLMEvaluator:
         """Build the evaluator on validation data."""
@@ -202,6 +196,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             valid=self.valid,
             counts=self.counts,
             device=device,
+            scoring=self.scoring,
         )
 
     def describe(self, num_parameters: int) -> list[str]:
@@ -242,7 +237,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             **origin,
         )
 
-    def load_saved(self) -> LoadedEncoder:
+    def load_saved(self) -> EncoderSource:
         """Load the run's model."""
         return load_encoder(self.folder)
 
@@ -258,25 +253,19 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
         valid: TokenStream,
         counts: NDArray[np.int64],
         device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizer = tokenizer
         self.layout = layout
         self.valid = valid
-        self.unigram_perplexity = perplexity(unigram_loss(counts, valid, layout), 1)
+        self.unigram_loss = unigram_loss(counts, valid, layout)
         self.sample_rows = _choose_samples(valid, layout)
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss and perplexity of masked tokens, and for comparison the unigram perplexity."""
-        scores = masked_lm_scores(self.model, self.valid, self.layout)
-        metrics = {
-            "loss": scores.loss,
-            "perplexity": perplexity(scores.loss, 1),
-            "perplexity_unigram": self.unigram_perplexity,
-        }
-        if scores.next_sentence_accuracy is not None:
-            metrics["next_accuracy"] = scores.next_sentence_accuracy
-        return metrics, (-scores.loss,), self._predict_samples()
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the masked tokens of held-out text."""
+        predictions = predict_masked_tokens(self.model, self.valid, self.layout, unigram_loss=self.unigram_loss)
+        return predictions, self._predict_samples()
 
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention over the first tokens of the held-out text, without masks."""
@@ -325,13 +314,6 @@ def _choose_samples(stream: TokenStream, layout: MaskedRowLayout) -> list[tuple[
 
 
 # ---- a new vocabulary for pretrained weights
-
-
-def extend_by_file(tokenizer: Tokenizer, file: str) -> Tokenizer:
-    """Extend a vocabulary by the words of a file, one per line."""
-    with open_bytes(file) as stream:
-        words = [line.text.strip() for line in iter_checked_lines(stream, file)]
-    return extend_by_words(tokenizer, [word for word in words if word])
 
 
 def source_tokens(old: Tokenizer, new: Tokenizer) -> list[list[int]]:

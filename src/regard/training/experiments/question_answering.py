@@ -12,12 +12,13 @@ from regard.data.squad import SquadExamples, hold_out_questions, read_squad
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.baselines import paired_gain
+from regard.tasks.predictions import Predictions
 from regard.tasks.question_answering import (
     AnswerSpan,
     EncodedPassages,
+    PredictedAnswers,
     SpanObjective,
     answer_matches,
-    answer_scores,
     answer_texts,
     best_spans,
     best_threshold,
@@ -25,7 +26,7 @@ from regard.tasks.question_answering import (
     span_targets,
     word_overlap_baseline,
 )
-from regard.training.evaluation import EvaluationResult
+from regard.training.evaluation import Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain, subsample_indices
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
@@ -65,6 +66,11 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
             hold_out_questions,
             describe_held_out=lambda valid: f"{len(valid):,} questions are held out, with whole passages",
         )
+
+    def training_texts(self, train: SquadExamples) -> list[str]:
+        """Questions of the training examples, and each of their passages once."""
+        passages = dict.fromkeys(example.passage for example in train.examples)
+        return [*(example.question for example in train.examples), *passages]
 
     def encode_splits(self, splits: DataSplits[SquadExamples]) -> None:
         """Encode all splits, and choose the questions that each evaluation answers."""
@@ -152,17 +158,16 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     def _find_spans(self, model: Bert, split: QuestionSplit) -> list[list[AnswerSpan]]:
         return best_spans(model, split.rows, len(split.examples))
 
-    def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Compute exact match and F1 on validation questions, with the best threshold for no answer."""
+    def predict(self, model: Bert) -> tuple[Predictions, Samples]:
+        """Answer validation questions, with the best threshold for no answer."""
         spans = self._find_spans(model, self.evaluated)
         questions = self.evaluated.examples.examples
         answers = answer_texts(spans, self.evaluated.passages, best_threshold(spans, questions))
-        metrics = answer_scores(answers, questions)
         samples = [
             (question.question, question.texts[0], answer)
             for question, answer in zip(questions[:NUM_SAMPLES], answers[:NUM_SAMPLES], strict=True)
         ]
-        return metrics, (round(metrics["f1"], 4), metrics["exact"]), samples
+        return PredictedAnswers(predictions=answers, references=questions), samples
 
     def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
         """Tune the threshold for no answer on validation questions; score these and the test questions."""
@@ -179,7 +184,8 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
         """Score the answers of a split; the last split is also compared with the word-overlap baseline."""
         questions = split.examples.examples
         answers = answer_texts(spans, split.passages, threshold)
-        metrics = prefix_metrics(name, answer_scores(answers, questions))
+        predictions = PredictedAnswers(predictions=answers, references=questions)
+        metrics = prefix_metrics(name, self.scoring.compute_final(predictions))
         is_last = name == "test" or self.test is None
         if self.config.fine_tuning.baseline and is_last:
             baseline_answers = [word_overlap_baseline(question.question, question.passage) for question in questions]

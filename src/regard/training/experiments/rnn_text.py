@@ -1,24 +1,23 @@
-"""What training RNN classifiers and taggers has in common: tokenizer, frozen ELMo features, model size, saving."""
+"""What training RNN classifiers and taggers has in common: frozen ELMo features and model size."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
-
-from regard.checkpoint.native import FEATURES, LoadedRnnText, copy_features, load_rnn_text, save_rnn_text
+from regard.checkpoint.native import FEATURES, copy_features
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
 from regard.config.runs import LabelledRun
 from regard.models.rnn_text import RnnTextModel
+from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
-from regard.text.train import train_tokenizer
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import choose_preset, load_or_train_tokenizer
+from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
-from regard.training.experiments.supervised import SplitT, SupervisedExperiment
+from regard.training.experiments.supervised import SplitT
+from regard.training.experiments.text_model import TextModelExperiment
 
 SMALL_DATA = 10_000  # tokens below which the smaller preset is chosen
 
@@ -27,43 +26,27 @@ class RnnTextEvaluator(Evaluator, Protocol):
     """Evaluator of an RNN classifier or tagger."""
 
     @property
-    def model(self) -> RnnTextModel: ...
+    def model(self) -> RnnTextModel | TextClassifierModel: ...
 
 
 ConfigT = TypeVar("ConfigT", RnnClassifierConfig, RnnTaggerConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=RnnTextEvaluator)
 
 
-class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
+class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
     """Train an RNN classifier or tagger from scratch."""
 
     config: LabelledRun
-    default_epochs = 20.0
-    default_batch_rows = 32
 
     # set by `prepare`
     features: ElmoFeatures | None
-    preprocessor: RnnPreprocessor
 
     # ---- data and model size
-
-    def prepare(self) -> None:
-        """Read and encode the data, build the objective, and choose the model config."""
-        super().prepare()
-        self.model_config, self.reason = self._choose_config()
-        self.hidden_size = self.model_config.encoder.hidden_size
 
     def prepare_encoding(self, train: Any) -> None:
         """Load the features, and train a tokenizer on the training texts."""
         self.features = self._load_features()
-        tokenizer = load_or_train_tokenizer(
-            self.folder, lambda: train_tokenizer(self.tokenizer_texts(train), self.config.tokenizer)
-        )
-        self.preprocessor = RnnPreprocessor(tokenizer, self.config.data.max_length, self.features)
-
-    def tokenizer_texts(self, examples: Any) -> list[str]:
-        """Texts of examples, on which a tokenizer is trained."""
-        raise NotImplementedError
+        self.preprocessor = RnnPreprocessor(self.load_tokenizer(train), self.config.data.max_length, self.features)
 
     def _load_features(self) -> ElmoFeatures | None:
         """Load the frozen features from their copy in the run directory, which a new run creates."""
@@ -76,16 +59,6 @@ class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
         features = ElmoFeatures.load(self.folder / FEATURES, self.config.training.device)
         self.digests["features"] = features.digest
         return features
-
-    def report_truncation(self, texts: RnnTexts, split: str) -> None:
-        """Note how many texts are truncated."""
-        num_truncated = int((texts.truncated > 0).sum())
-        if num_truncated:
-            num_tokens = int(texts.truncated.sum())
-            self.notes.append(
-                f"{num_truncated:,} {split} texts are truncated after {self.preprocessor.max_length} tokens "
-                f"({num_tokens:,} tokens): see --max-length"
-            )
 
     def encode_splits(self, splits: DataSplits[Any]) -> None:
         """Encode all splits, and cache their features."""
@@ -115,7 +88,7 @@ class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
         """Model config of the run, before its sizes are chosen."""
         raise NotImplementedError
 
-    def _choose_config(self) -> tuple[ConfigT, str]:
+    def choose_config(self) -> tuple[ConfigT, str]:
         """Choose the model config for this data, and say why."""
         config = self.base_config()
         preset, reason = choose_preset(
@@ -137,15 +110,11 @@ class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
 
     # ---- interface of a run
 
-    def describe_tokenizer(self) -> str:
-        """Describe the tokenizer for the user."""
-        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.preprocessor.tokenizer.vocab_size:,}"
-
     def metadata(self, evaluator: EvaluatorT) -> dict[str, Any]:
         """Entries of task.json that inference needs; with features, also the weights of their layers."""
-        metadata: dict[str, Any] = {"labels": list(self.labels), "max_length": self.config.data.max_length}
+        metadata = super().metadata(evaluator)
         if self.features is not None:
-            layer_weights, scale = evaluator.model.encoder.mix_weights()
+            layer_weights, scale = evaluator.model.mix_weights()
             metadata["features"] = {
                 "folder": FEATURES,
                 "digest": self.features.digest,
@@ -153,19 +122,3 @@ class RnnTextExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
                 "scale": scale,
             }
         return metadata
-
-    def save(self, weights: Mapping[str, Tensor], metadata: Mapping[str, Any], card: str) -> None:
-        """Write weights as the run's model."""
-        save_rnn_text(
-            self.folder,
-            self.model_config,
-            weights,
-            tokenizer=self.preprocessor.tokenizer,
-            task=self.name,
-            metadata=metadata,
-            card=card,
-        )
-
-    def load_saved(self) -> LoadedRnnText[ConfigT]:
-        """Load the run's model."""
-        return load_rnn_text(self.folder, type(self.model_config), self.name)

@@ -7,13 +7,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regard.checkpoint.native import save_memory_network
 from regard.config.runs import StoryQARun
 from regard.data.babi import StoryQuestions, read_stories
 from regard.errors import UsageError
 from regard.formatting import format_duration
+from regard.metric_table import METRICS
 from regard.models.base import move_to_device
 from regard.models.memory_network import MemoryNetwork
+from regard.tasks.predictions import PredictedStoryAnswers
+from regard.tasks.scoring import Scoring, require_metric
 from regard.tasks.story_qa import (
     StoryExamples,
     StoryScores,
@@ -23,10 +29,11 @@ from regard.tasks.story_qa import (
     score_answers,
 )
 from regard.training.card import model_card
-from regard.training.experiments.base import RunContext, RunPlan, TrainingResult
+from regard.training.experiments.base import prefix_metrics
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.listeners import notify
 from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
+from regard.training.procedure import RunContext, RunPlan, TrainingResult
 from regard.training.signals import catch_stop_signals
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
 from regard.training.trivial_baselines import majority_answer
@@ -68,6 +75,16 @@ class MemoryNetworkProcedure:
         self.valid_examples = self._encode(self.valid)
         self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
 
+    @property
+    def scoring(self) -> Scoring:
+        """Metrics of the task, and the one that the run requests."""
+        return Scoring.for_run(self.config.task, self.config.training.metric)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that chooses the restart."""
+        return self.scoring.main(PredictedStoryAnswers.kind)
+
     # ---- data
 
     def _read(self, files: tuple[str, ...], split: str) -> StoryQuestions:
@@ -88,7 +105,7 @@ class MemoryNetworkProcedure:
         return self.stories
 
     def _encode(self, stories: StoryQuestions) -> StoryExamples:
-        is_strict = self.config.training.unknown_answers == "refuse"
+        is_strict = self.config.training.unknown_answers == "error"
         return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=is_strict)
 
     # ---- interface of a run
@@ -168,6 +185,7 @@ class MemoryNetworkProcedure:
             progress.epoch,
             "plan done",
             seconds=progress.seconds,
+            metric=self.metric,
             metrics=metrics,
             metadata={"questions": len(trainer.train_indices) * progress.epoch},
             verdict=self.verdict,
@@ -227,13 +245,15 @@ class MemoryNetworkProcedure:
     # ---- evaluation and saving
 
     def _evaluate(self) -> dict[str, Any]:
-        """Evaluate the restart with the lowest training error, and save it as the run's model."""
+        """Evaluate the best restart, and save it as the run's model."""
         trainer = self.trainer
-        restart, train_errors = trainer.best_restart()
+        restart, train_errors = self._choose_restart()
         model = trainer.model.restart(restart)
         answers = predict_answers(model, self.vocabulary, self.valid_examples)
         scores = score_answers(self.valid_examples, answers, self.vocabulary)
-        metrics: dict[str, Any] = {"valid_error": scores.error, "train_error": float(train_errors[restart])}
+        predictions = PredictedStoryAnswers.from_answers(self.valid_examples, answers, self.vocabulary)
+        metrics: dict[str, Any] = prefix_metrics("valid", self.scoring.compute(predictions))
+        metrics["train_error"] = float(train_errors[restart])
         if scores.support is not None:
             metrics["valid_support"] = scores.support
         metrics["valid"] = scores.to_dict()
@@ -255,12 +275,28 @@ class MemoryNetworkProcedure:
         )
         return metrics
 
+    def _choose_restart(self) -> tuple[int, NDArray[np.float64]]:
+        """Restart that is best on the training questions, by the requested metric or the error; the errors of all."""
+        trainer = self.trainer
+        lowest_error, errors = trainer.best_restart()
+        if not self.scoring.requested:
+            return lowest_error, errors
+        examples = self._encode(self.stories.select(trainer.train_indices.tolist()))
+        ranks = {}
+        for restart in trainer.finite_restarts:
+            answers = predict_answers(trainer.model.restart(restart), self.vocabulary, examples)
+            predictions = PredictedStoryAnswers.from_answers(examples, answers, self.vocabulary)
+            ranks[restart] = METRICS[self.metric].rank(require_metric(self.metric, predictions))
+        best = max(ranks, key=lambda restart: (ranks[restart], -errors[restart], restart == lowest_error))
+        return best, errors
+
     def _judge(self, metrics: Mapping[str, Any]) -> Verdict:
         trainer = self.trainer
         evaluations = [event for event in self.context.directory.read_log() if event.get("event") == "evaluate"]
         evaluations.append({"step": trainer.progress.epoch, **_scalar_metrics(metrics)})
         return judge(
             evaluations,
+            metric="valid_error",
             updates=trainer.progress.epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
             baselines=[majority_answer(_answers_by_task(self.stories), _answers_by_task(self.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
@@ -274,6 +310,7 @@ class MemoryNetworkProcedure:
             "seed": config.training.seed,
             "data_digests": self.digests,
             "tasks": self.stories.tasks,
+            "metric": self.metric,
             "metrics": metrics,
         }
         if self.verdict is not None:

@@ -26,6 +26,8 @@ from regard.tasks.base import Objective
 from regard.tasks.baselines import f1_gain, paired_gain
 from regard.tasks.entities import entity_counts, entity_scores, most_frequent_tags, tag_transitions, viterbi
 from regard.tasks.losses import balanced_weights
+from regard.tasks.predictions import PredictedEntities, PredictedTags, Predictions, TagSequences
+from regard.tasks.scoring import Scoring
 from regard.tasks.tagging import (
     EncodedSentences,
     RnnSentences,
@@ -36,7 +38,7 @@ from regard.tasks.tagging import (
     tag_logprobs,
     word_spans,
 )
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import FineTuningExperiment
@@ -49,7 +51,6 @@ NUM_SAMPLES = 2  # sentences shown at each evaluation
 MAX_SHOWN_TAGS = 12
 
 LogProbs = Sequence[NDArray[np.float64]]  # of each sentence, [words, tags]
-TagSequences = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class TagScorer(Generic[RowsT]):
 
     labels: Sequence[str]
     train: TaggedSplit[RowsT]
+    scoring: Scoring
     gain_source: str = "attention"  # what a gain over the baseline is attributed to
 
     @property
@@ -105,8 +107,8 @@ class TagScorer(Generic[RowsT]):
         return any(label.startswith("B-") for label in self.labels)
 
     def class_weights(self, kind: str) -> NDArray[np.float32] | None:
-        """Weight of each tag in the loss; None where all are equal."""
-        if kind == "equal":
+        """Weight of each tag in the loss; None without class weights."""
+        if kind == "none":
             return None
         return balanced_weights(np.bincount(np.concatenate(self.train.tag_ids), minlength=len(self.labels)))
 
@@ -125,16 +127,31 @@ class TagScorer(Generic[RowsT]):
             f"{'entities' if self.has_entities else 'tags'}: {format_names(counts, MAX_SHOWN_TAGS)}",
         ]
 
-    def evaluate(self, logprobs: LogProbs, valid: TaggedSplit[RowsT]) -> EvaluationResult:
-        """Compute loss and strict entity F1, or accuracy, on validation sentences."""
-        predictions = self._decode(logprobs)
-        metrics = self._score(predictions, logprobs, valid)
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply."""
+        return PredictedEntities.kind if self.has_entities else PredictedTags.kind
+
+    def predict(self, logprobs: LogProbs, split: TaggedSplit[RowsT]) -> PredictedTags:
+        """Predict the most probable valid tags of each sentence."""
+        transitions = tag_transitions(self.labels)
+        tags = [[self.labels[tag_id] for tag_id in viterbi(sentence, transitions)] for sentence in logprobs]
+        total_loss = sum(
+            float(-sentence[np.arange(len(tag_ids)), tag_ids].sum())
+            for sentence, tag_ids in zip(logprobs, split.tag_ids, strict=True)
+        )
+        loss = total_loss / max(1, sum(split.word_counts))
+        predictions_class = PredictedEntities if self.has_entities else PredictedTags
+        return predictions_class(predictions=tags, references=split.targets, loss=loss)
+
+    def predict_samples(self, logprobs: LogProbs, valid: TaggedSplit[RowsT]) -> tuple[PredictedTags, Samples]:
+        """Predict the tags of validation sentences; also return samples."""
+        predictions = self.predict(logprobs, valid)
         samples = [
             (sentence.text, " ".join(sentence.tags), " ".join(tags))
-            for sentence, tags in zip(valid.examples.sentences[:NUM_SAMPLES], predictions[:NUM_SAMPLES], strict=True)
+            for sentence, tags in zip(valid.examples.sentences, predictions.predictions[:NUM_SAMPLES], strict=False)
         ]
-        score = metrics["f1" if self.has_entities else "accuracy"]
-        return metrics, (round(score, 4), -metrics["loss"]), samples
+        return predictions, samples
 
     def compute_final_metrics(
         self,
@@ -150,29 +167,12 @@ class TagScorer(Generic[RowsT]):
         for name, split in (("valid", valid), ("test", test)):
             if split is None:
                 continue
-            logprobs = compute_logprobs(split)
-            predictions = self._decode(logprobs)
-            metrics |= prefix_metrics(name, self._score(predictions, logprobs, split))
+            predictions = self.predict(compute_logprobs(split), split)
+            metrics |= prefix_metrics(name, self.scoring.compute_final(predictions))
             is_last = name == "test" or test is None
             if baseline and is_last:
-                metrics |= self._compare_with_baseline(predictions, split, name, notify)
+                metrics |= self._compare_with_baseline(predictions.predictions, split, name, notify)
         return metrics
-
-    def _decode(self, logprobs: LogProbs) -> list[list[str]]:
-        """Most probable valid tag sequence of each sentence."""
-        transitions = tag_transitions(self.labels)
-        return [[self.labels[tag_id] for tag_id in viterbi(sentence, transitions)] for sentence in logprobs]
-
-    def _score(self, predictions: TagSequences, logprobs: LogProbs, split: TaggedSplit[RowsT]) -> dict[str, float]:
-        total_loss = sum(
-            float(-sentence[np.arange(len(tag_ids)), tag_ids].sum())
-            for sentence, tag_ids in zip(logprobs, split.tag_ids, strict=True)
-        )
-        loss = total_loss / max(1, sum(split.word_counts))
-        scores = entity_scores(predictions, split.targets)
-        if self.has_entities:
-            return {"loss": loss, **scores}
-        return {"loss": loss, "accuracy": scores["accuracy"]}
 
     def _compare_with_baseline(
         self, predictions: TagSequences, split: TaggedSplit[RowsT], name: str, notify: Notify
@@ -215,11 +215,15 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
     @cached_property
     def scorer(self) -> TagScorer[EncodedSentences]:
         """Scorer for the tags of the data."""
-        return TagScorer(self.labels, self.train)
+        return TagScorer(self.labels, self.train, self.scoring)
 
     def read_splits(self) -> DataSplits[TaggedSentences]:
         """Read tagged sentences."""
         return read_tagged_splits(self.config)
+
+    def training_texts(self, train: TaggedSentences) -> list[str]:
+        """Sentences of the training examples."""
+        return [sentence.text for sentence in train.sentences]
 
     def encode(self, examples: TaggedSentences, split: str) -> EncodedTaggedSplit:
         """Encode sentences and their tags."""
@@ -252,6 +256,11 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
         """Entry of task.json on the labels."""
         return {"labels": list(self.labels)}
 
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply."""
+        return self.scorer.prediction_kind
+
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
         return [self.scorer.trivial_baseline(self.valid)]
@@ -262,9 +271,9 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
         logits = split.rows.iter_token_logits(model)
         return tag_logprobs(split.rows, logits, split.word_counts, model.config.num_outputs)
 
-    def compute_metrics(self, model: Bert) -> EvaluationResult:
-        """Compute loss and strict entity F1, or accuracy, on validation sentences."""
-        return self.scorer.evaluate(self._compute_logprobs(model, self.valid), self.valid)
+    def predict(self, model: Bert) -> tuple[Predictions, Samples]:
+        """Predict the tags of validation sentences."""
+        return self.scorer.predict_samples(self._compute_logprobs(model, self.valid), self.valid)
 
     def compute_final_metrics(self, model: Bert, notify: Notify) -> tuple[dict[str, float], dict[str, Any]]:
         """Score validation and test sentences, and compare with the baseline."""
@@ -289,7 +298,7 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
     @cached_property
     def scorer(self) -> TagScorer[RnnSentences]:
         """Scorer for the tags of the data."""
-        return TagScorer(self.labels, self.train, gain_source="reading in context")
+        return TagScorer(self.labels, self.train, self.scoring, gain_source="reading in context")
 
     def base_config(self) -> RnnTaggerConfig:
         """Model config of the run, before its sizes are chosen."""
@@ -332,6 +341,11 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
         data_lines = self.scorer.describe(self.tokens_per_epoch, self.valid, self.test)
         return [*data_lines, self.describe_tokenizer(), self.describe_model(num_parameters)]
 
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply."""
+        return self.scorer.prediction_kind
+
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """F1, or accuracy, of one tag for every word."""
         return [self.scorer.trivial_baseline(self.valid)]
@@ -354,7 +368,7 @@ class RnnTaggingEvaluator(ModelEvaluator[RnnTagger]):
     def __init__(
         self, config: RnnTaggerConfig, scorer: TagScorer[RnnSentences], valid: RnnTaggedSplit, device: str
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scorer.scoring)
         self.scorer = scorer
         self.valid = valid
 
@@ -363,6 +377,6 @@ class RnnTaggingEvaluator(ModelEvaluator[RnnTagger]):
         logits = split.rows.iter_token_logits(self.model)
         return tag_logprobs(split.rows, logits, split.word_counts, self.model.config.num_outputs)
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss and strict entity F1, or accuracy, on validation sentences."""
-        return self.scorer.evaluate(self.compute_logprobs(self.valid), self.valid)
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the tags of validation sentences."""
+        return self.scorer.predict_samples(self.compute_logprobs(self.valid), self.valid)

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.checkpoint.atomic import write_file
-from regard.checkpoint.model_dir import LoadedTranslator, load_translator, save_translator
+from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.checkpoint.source import TranslatorSource
+from regard.checkpoint.weights import to_arrays
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
@@ -22,24 +24,28 @@ from regard.config.runs import TranslateRun
 from regard.data.pairs import ParallelTexts, hold_out_pairs, read_pairs
 from regard.decoding.batch_search import search_all
 from regard.engine.library import unavailable_reason
-from regard.engine.translator import TranslatorEngine
+from regard.engine.translator import TranslatorEngine, unsupported_transformer_reason
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
+from regard.metric_table import METRICS
 from regard.models import build_model
 from regard.models.base import EncoderDecoder
 from regard.packed_tokens import Ids
 from regard.tasks.alignment import best_alignment_head
-from regard.tasks.metrics import bleu, exact_match, perplexity, translation_scores
+from regard.tasks.metrics import perplexity
+from regard.tasks.predictions import PredictedTranslations, Predictions
+from regard.tasks.scoring import Scoring, require_metric
 from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationObjective, mean_loss, search_translations
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.auto_config import choose_translation_model
-from regard.training.evaluation import EvaluationResult, ModelEvaluator
+from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import BaseExperiment, Notify, prefix_metrics, subsample_indices
 from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
+from regard.training.vocabulary import SOURCE_TABLES, TARGET_TABLES, TOKEN_TABLES, extend_tables
 
 MAX_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 MAX_TRANSLATED_UNTRAINED = 50  # while translations of an untrained model run on to the length limit
@@ -58,13 +64,19 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
     """Evaluates loss and greedy translations on validation data; the engine decodes where it can."""
 
     def __init__(
-        self, config: TranslationModelConfig, tokenizers: TokenizerPair, valid: TokenizedPairs, device: str
+        self,
+        config: TranslationModelConfig,
+        tokenizers: TokenizerPair,
+        valid: TokenizedPairs,
+        device: str,
+        scoring: Scoring,
     ) -> None:
-        super().__init__(build_model(config), device)
+        super().__init__(build_model(config), device, scoring)
         self.tokenizers = tokenizers
         self.valid = valid
         self.greedy = _greedy_decoding(valid)
-        self.uses_engine = isinstance(config, TransformerConfig) and device == "cpu" and not unavailable_reason()
+        is_supported = isinstance(config, TransformerConfig) and not unsupported_transformer_reason(config)
+        self.uses_engine = is_supported and device == "cpu" and not unavailable_reason()
         self.search_seconds = 0.0  # of the last evaluation
         self.engine: TranslatorEngine | None = None  # with the weights that were loaded last
 
@@ -78,8 +90,8 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
         assert isinstance(self.model.config, TransformerConfig)
         self.engine = TranslatorEngine.from_weights(self.model.config, arrays)
 
-    def compute_metrics(self) -> EvaluationResult:
-        """Compute loss, perplexity, BLEU and exact match of greedy translations."""
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Translate validation sentences greedily, and compute the loss of all of them."""
         loss = mean_loss(self.model, self.valid)
         is_trained = perplexity(loss, 1) < UNTRAINED_PERPLEXITY
         count = min(MAX_TRANSLATED if is_trained else MAX_TRANSLATED_UNTRAINED, len(self.valid))
@@ -88,14 +100,8 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
         self.search_seconds = time.monotonic() - start
         sources = self.valid.texts.source[:count]
         references = self.valid.texts.target[:count]
-        metrics = {
-            "loss": loss,
-            "perplexity": perplexity(loss, 1),
-            "bleu": bleu(translations, references),
-            "exact_match": exact_match(translations, references),
-        }
         samples = list(zip(sources[:NUM_SAMPLES], references[:NUM_SAMPLES], translations[:NUM_SAMPLES], strict=True))
-        return metrics, (round(metrics["bleu"], 4), -loss), samples
+        return PredictedTranslations(predictions=translations, references=references, loss=loss), samples
 
     def translations(self, count: int, decoding: DecodingConfig) -> list[str]:
         """Translate the first `count` validation sentences."""
@@ -166,7 +172,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     _evaluator: TranslationEvaluator | None = None
 
     # set by `prepare`
-    pretrained: LoadedTranslator | None
+    pretrained: TranslatorSource | None
     tokenizers: TokenizerPair
     valid: TokenizedPairs
     objective: TranslationObjective
@@ -183,6 +189,8 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
         self.add_start_digest()
         self.tokenizers = self._load_or_train_tokenizers(train_pairs)
+        if self.pretrained is not None and config.tokenizer.extend:
+            self.pretrained = self._extend_pretrained(self.pretrained)
         train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
         self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
         self.tokens_per_epoch = int(train.lengths[:, 1].sum())
@@ -227,7 +235,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             return TokenizerPair(source, target)
         config = self.config.tokenizer
         if self.pretrained is not None:
-            tokenizers = TokenizerPair(self.pretrained.source, self.pretrained.target)
+            tokenizers = self._extend_tokenizers(self.pretrained, pairs)
         elif config.joint:
             tokenizer = train_tokenizer([*pairs.source, *pairs.target], config)
             tokenizers = TokenizerPair(tokenizer, tokenizer)
@@ -237,6 +245,35 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         write_file(source_path, tokenizers.source.to_json().encode())
         write_file(target_path, tokenizers.target.to_json().encode())
         return tokenizers
+
+    def _extend_tokenizers(self, pretrained: TranslatorSource, pairs: ParallelTexts) -> TokenizerPair:
+        """Tokenizers of the pretrained model, extended if the config says so: one for both sides, or two."""
+        source = pretrained.source
+        target = pretrained.target
+        if source.digest == target.digest:
+            tokenizer = self.extend_vocabulary(source, [*pairs.source, *pairs.target])
+            return TokenizerPair(tokenizer, tokenizer)
+        if self.config.tokenizer.extend and pretrained.config.share_embeddings:
+            raise UsageError(
+                f"{self.config.pretrained} has two tokenizers over one vocabulary, which cannot be extended: leave out "
+                "--extend-vocabulary"
+            )
+        return TokenizerPair(self.extend_vocabulary(source, pairs.source), self.extend_vocabulary(target, pairs.target))
+
+    def _extend_pretrained(self, pretrained: TranslatorSource) -> TranslatorSource:
+        """Extend the token tables of both sides to the extended vocabularies."""
+        source, target = self.tokenizers.source, self.tokenizers.target
+        weights = extend_tables(pretrained.weights, pretrained.source, source, SOURCE_TABLES)
+        tables = TOKEN_TABLES if pretrained.config.share_embeddings else TARGET_TABLES
+        weights = extend_tables(weights, pretrained.target, target, tables)
+        sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
+        return replace(
+            pretrained,
+            source=source,
+            target=target,
+            config=pretrained.config.override(sizes),
+            arrays=to_arrays(weights),
+        )
 
     def _drop_long_pairs(self, examples: TokenizedPairs, split: str) -> TokenizedPairs:
         """Drop pairs beyond the maximum length, and note how many."""
@@ -273,7 +310,9 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
 
     def evaluator(self, device: str) -> TranslationEvaluator:
         """Build the evaluator on validation data."""
-        self._evaluator = TranslationEvaluator(self.model_config, self.tokenizers, valid=self.valid, device=device)
+        self._evaluator = TranslationEvaluator(
+            self.model_config, self.tokenizers, valid=self.valid, device=device, scoring=self.scoring
+        )
         return self._evaluator
 
     @property
@@ -325,7 +364,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             original_config=self.pretrained.hf_config if self.pretrained is not None else None,
         )
 
-    def load_saved(self) -> LoadedTranslator:
+    def load_saved(self) -> TranslatorSource:
         """Load the run's model."""
         return load_translator(self.folder)
 
@@ -336,38 +375,39 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tune the length penalty on validation data, and score the translations."""
         references = self.valid.texts.target[:MAX_TRANSLATED]
-        self.decoding, translations = self._tune_search(evaluator, references, notify)
-        return prefix_metrics("valid", translation_scores(translations, references)), {}
+        loss = mean_loss(evaluator.model, self.valid) if self.scoring.requested else None
+        self.decoding, predictions = self._tune_search(evaluator, references, loss, notify)
+        scores = {"sentences": len(references), **self.scoring.compute_final(predictions)}
+        return prefix_metrics("valid", scores), {}
 
     def _tune_search(
-        self, evaluator: TranslationEvaluator, references: Sequence[str], notify: Notify
-    ) -> tuple[DecodingConfig, list[str]]:
-        """Search with several length penalties; return the config with the best BLEU, and its translations."""
+        self, evaluator: TranslationEvaluator, references: Sequence[str], loss: float | None, notify: Notify
+    ) -> tuple[DecodingConfig, PredictedTranslations]:
+        """Search with several length penalties; return the config with the best metric, and its translations."""
+        metric = METRICS[self.metric]
         penalties = self._length_penalties()
-        best_score = -1.0
-        best_decoding = self.config.decoding
-        best_translations: list[str] = []
+        trials: list[tuple[DecodingConfig, PredictedTranslations]] = []
         scores: dict[float, float] = {}  # by length penalty
         for penalty in penalties:
             start = time.monotonic()
             decoding = replace(self.config.decoding, length_penalty=penalty)
             translations = evaluator.translations(len(references), decoding)
-            scores[penalty] = bleu(translations, references)
-            if scores[penalty] > best_score:  # the first of equals: the configured one
-                best_score = scores[penalty]
-                best_decoding = decoding
-                best_translations = translations
+            predictions = PredictedTranslations(predictions=translations, references=references, loss=loss)
+            trials.append((decoding, predictions))
+            scores[penalty] = require_metric(self.metric, predictions)
             next_end = 2 * time.monotonic() - start  # if the next search takes as long
             if next_end > self.deadline and len(scores) < len(penalties):
                 notify(f"the time is up: {len(scores)} of {len(penalties)} length penalties were tried")
                 break
+        # the first of equals: the configured one
+        best_decoding, best_predictions = max(trials, key=lambda trial: metric.rank(scores[trial[0].length_penalty]))
         if len(scores) > 1:
             by_penalty = ", ".join(f"{penalty:g}: {score:.2f}" for penalty, score in scores.items())
             notify(
                 f"length penalty {best_decoding.length_penalty:g} is best on validation data "
-                f"(BLEU by penalty {by_penalty})"
+                f"({metric.field_name} by penalty {by_penalty})"
             )
-        return best_decoding, best_translations
+        return best_decoding, best_predictions
 
     def _length_penalties(self) -> list[float]:
         """Length penalties to try, the configured one first."""

@@ -13,7 +13,6 @@ from regard.errors import UsageError
 from regard.view.codec import Weights, array_from_json, array_to_json, decode_f16, encode_f16
 
 METHODS = ("gradient×input", "integrated gradients", "occlusion")
-POSITION_KINDS = ("sinusoidal", "learned", "rotary", "relative")
 
 
 class Ranking(tuple[tuple[str, float], ...]):
@@ -152,7 +151,7 @@ class Attribution:
 class PositionEncodings:
     """Positional encodings of a model: added, rotated by, or scored with."""
 
-    kind: str  # one of POSITION_KINDS
+    kind: str  # name of the scheme, as in `POSITIONS`
     encodings: Weights  # [positions, dims]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""The table of metrics: by name, what computes them, for which kinds of predictions, and how they are compared.
+
+`regard.tasks.predictions` describes the kinds. A plugin adds a metric with `regard.register`:
+
+    def kappa(predictions: PredictedLabels) -> float:
+        return cohen_kappa_score(predictions.references, predictions.predictions)
+
+    regard.register("metric", "kappa", Metric("Cohen's kappa", {"labels": kappa}, format="{:.3f}"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regard.errors import UsageError
+from regard.registry import Registry
+
+PERCENT = "{:.2f} %"
+POINTS = "{:.2f}"
+NATS = "{:.4f}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric. Its functions are objects or import strings: (Predictions) → number, None where the data has none.
+
+    >>> Metric("macro-F1", {}).format_value(81.25), METRICS["ter"].format_value(40.0)
+    ('macro-F1 81.25 %', 'TER 40.00')
+    """
+
+    field_name: str  # as the field writes it
+    functions: Mapping[str, Any]  # kind of predictions → what computes the metric
+    larger_is_better: bool = True
+    format: str = PERCENT  # of its value
+    digits: int | None = 4  # decimals that count when models are compared; None: all
+    signature: Any = None  # () → text: version and settings of what computes it
+
+    def format_value(self, value: float) -> str:
+        """Name and value, for reading."""
+        return f"{self.field_name} {self.format.format(value)}"
+
+    def rank(self, value: float) -> float:
+        """Value by which models are compared; the larger is the better."""
+        rounded = value if self.digits is None else round(value, self.digits)
+        return rounded if self.larger_is_better else -rounded
+
+
+_FUNCTIONS = "regard.tasks.named_metrics"
+_TOKENS = ("next tokens", "masked tokens", "bidirectional tokens")
+
+
+def _loss(field_name: str, function: str, kinds: tuple[str, ...], *, format: str = NATS) -> Metric:
+    """Build the row of a loss or a perplexity."""
+    functions = dict.fromkeys(kinds, f"{_FUNCTIONS}:{function}")
+    return Metric(field_name, functions, larger_is_better=False, format=format, digits=None)
+
+
+class MetricTable(Registry[Metric]):
+    """Metrics by name."""
+
+    def register(self, name: str, target: str | Metric, *, owner: str) -> None:
+        """Add a metric; a bare function is refused, as it does not say which predictions it is for."""
+        if not isinstance(target, str | Metric):
+            raise UsageError(
+                f"the metric {name!r} of {owner} must be a Metric, not {target!r:.60}: "
+                'write Metric("its name", {"labels": function})'
+            )
+        super().register(name, target, owner=owner)
+
+
+METRICS = MetricTable(
+    "metric",
+    {
+        "loss": _loss("loss", "loss", ("labels", "label sets", "tags", "entities", "translations", *_TOKENS)),
+        "perplexity": _loss("perplexity", "perplexity", ("translations", *_TOKENS), format=POINTS),
+        "loss_per_character": _loss("loss per character", "loss_per_character", ("next tokens",)),
+        "perplexity_forward": _loss(
+            "perplexity forward", "forward_perplexity", ("bidirectional tokens",), format=POINTS
+        ),
+        "perplexity_backward": _loss(
+            "perplexity backward", "backward_perplexity", ("bidirectional tokens",), format=POINTS
+        ),
+        "perplexity_unigram": _loss("unigram perplexity", "unigram_perplexity", ("masked tokens",), format=POINTS),
+        "accuracy": Metric(
+            "accuracy",
+            {
+                "labels": f"{_FUNCTIONS}:label_accuracy",
+                "tags": f"{_FUNCTIONS}:tag_accuracy",
+                "entities": f"{_FUNCTIONS}:tag_accuracy",
+                "masked tokens": f"{_FUNCTIONS}:masked_accuracy",
+                "story answers": f"{_FUNCTIONS}:story_accuracy",
+            },
+        ),
+        "error": Metric("error", {"story answers": f"{_FUNCTIONS}:story_error"}, larger_is_better=False),
+        "next_accuracy": Metric("next-sentence accuracy", {"masked tokens": f"{_FUNCTIONS}:next_sentence_accuracy"}),
+        "macro_f1": Metric(
+            "macro-F1",
+            {"labels": f"{_FUNCTIONS}:label_macro_f1", "label sets": f"{_FUNCTIONS}:label_set_macro_f1"},
+        ),
+        "micro_f1": Metric(
+            "micro-F1",
+            {"labels": f"{_FUNCTIONS}:label_micro_f1", "label sets": f"{_FUNCTIONS}:label_set_micro_f1"},
+        ),
+        "weighted_f1": Metric(
+            "weighted F1",
+            {"labels": f"{_FUNCTIONS}:label_weighted_f1", "label sets": f"{_FUNCTIONS}:label_set_weighted_f1"},
+        ),
+        "mcc": Metric("Matthews correlation", {"labels": f"{_FUNCTIONS}:matthews_correlation"}, format=POINTS),
+        "f1": Metric("F1", {"entities": f"{_FUNCTIONS}:entity_f1", "answers": f"{_FUNCTIONS}:answer_f1"}),
+        "precision": Metric("precision", {"entities": f"{_FUNCTIONS}:entity_precision"}),
+        "recall": Metric("recall", {"entities": f"{_FUNCTIONS}:entity_recall"}),
+        "exact_match": Metric(
+            "exact match",
+            {
+                "label sets": f"{_FUNCTIONS}:label_set_exact_match",
+                "answers": f"{_FUNCTIONS}:answer_exact_match",
+                "translations": f"{_FUNCTIONS}:translation_exact_match",
+            },
+        ),
+        "answerable_f1": Metric("answerable F1", {"answers": f"{_FUNCTIONS}:answerable_f1"}),
+        "no_answer_f1": Metric("no-answer F1", {"answers": f"{_FUNCTIONS}:no_answer_f1"}),
+        "bleu": Metric(
+            "BLEU", {"translations": f"{_FUNCTIONS}:bleu"}, format=POINTS, signature=f"{_FUNCTIONS}:bleu_signature"
+        ),
+        "bleu_lowercase": Metric(
+            "BLEU, lower-cased",
+            {"translations": f"{_FUNCTIONS}:bleu_lowercase"},
+            format=POINTS,
+            signature=f"{_FUNCTIONS}:bleu_lowercase_signature",
+        ),
+        "chrf": Metric(
+            "chrF", {"translations": f"{_FUNCTIONS}:chrf"}, format=POINTS, signature=f"{_FUNCTIONS}:chrf_signature"
+        ),
+        "ter": Metric(
+            "TER",
+            {"translations": f"{_FUNCTIONS}:ter"},
+            larger_is_better=False,
+            format=POINTS,
+            signature=f"{_FUNCTIONS}:ter_signature",
+        ),
+    },
+)

@@ -1,0 +1,74 @@
+"""An answer of the engine builds no torch module, from a model folder or an engine folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from regard.checkpoint.export.convert import convert
+from tests.model_folders import TASKS, TEXTS, save_model_folders
+from tests.scale import HANG_GUARD
+
+COUNT_MODULES = """
+import json, sys
+import torch
+from tests.model_folders import predict
+built = []
+initialize = torch.nn.Module.__init__
+def count(module, *args, **kwargs):
+    built.append(type(module).__name__)
+    initialize(module, *args, **kwargs)
+torch.nn.Module.__init__ = count
+import regard
+counts = {}
+for task, folder in json.loads(sys.argv[1]):
+    built.clear()
+    pipeline = regard.load(folder)
+    predict(task, pipeline)
+    counts[f"{task} {folder}"] = len(built)
+built.clear()
+pipeline(%r).attention
+print(json.dumps([counts, len(built)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    """Task and folder of models, as they are saved and as engine folders."""
+    root = tmp_path_factory.mktemp("folders")
+    pairs = []
+    for task, folder in save_model_folders(root).items():
+        pairs.append((task, str(folder)))
+        pairs.append((task, str(convert(folder, root / f"engine-{task}", precision="int8").folder)))
+    return sorted(pairs, key=lambda pair: TASKS.index(pair[0]))
+
+
+def run_python(code: str, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", code, *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
+
+
+def test_an_answer_of_the_engine_builds_no_torch_module(folders: list[tuple[str, str]]) -> None:
+    output = run_python(COUNT_MODULES % TEXTS[0], json.dumps(folders))
+    counts, num_traced = json.loads(output.splitlines()[-1])
+    assert len(counts) == 2 * len(TASKS)
+    assert set(counts.values()) == {0}, counts
+    assert num_traced > 0  # modules are counted: attention is torch's
+
+
+@pytest.mark.parametrize("task", ["translate", "embed"])
+def test_translating_and_embedding_do_not_even_import_torch(folders: list[tuple[str, str]], task: str) -> None:
+    for folder in (folder for folder_task, folder in folders if folder_task == task):
+        code = (
+            "import sys; sys.modules['torch'] = None\n"
+            f"from regard.cli import run; code = run([{task!r}, {folder!r}, 'w5 w6']); assert not code, code\n"
+            "assert 'safetensors' not in sys.modules"
+        )
+        run_python(code)
