@@ -189,9 +189,10 @@ def test_positions_of_a_package_change_what_a_transformer_computes(extend: Exten
 
 def test_the_engine_names_positions_that_it_lacks(extend: Extend) -> None:
     extend("positions", "parity", Parity)
-    assert unsupported_transformer_reason(TransformerConfig(positions="parity")) == "it has no parity positions"
-    assert causal.unsupported_reason(GptConfig(positions="parity")) == "it has no parity positions"
-    for name in ("alibi", "relative"):
+    reason = "it has no parity positions"
+    assert unsupported_transformer_reason(TransformerConfig(positions="parity")) == reason
+    assert causal.unsupported_reason(GptConfig(positions="parity")) == reason
+    for name in ("sinusoidal", "learned", "rotary", "none", "alibi", "relative"):
         assert not unsupported_transformer_reason(TransformerConfig(positions=name))
         assert not causal.unsupported_reason(GptConfig(positions=name))
 

@@ -16,6 +16,7 @@ from regard.config.data import TokenizerConfig
 from regard.config.models import GptConfig, StackConfig
 from regard.engine.backend import HybridCausalLM
 from regard.engine.causal import CausalEngine
+from regard.engine.library import CODES
 from regard.errors import ConfigError, UsageError
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
@@ -27,7 +28,7 @@ from tests.engine.conftest import INSTRUCTION_SETS, force_decode
 
 STACK = StackConfig(num_layers=2, num_heads=4, feed_forward_size=41)
 VARIANTS = [
-    *({"positions": positions} for positions in ("learned", "rotary", "sinusoidal", "alibi", "relative")),
+    *({"positions": positions} for positions in CODES["positions"]),
     *({"activation": activation} for activation in ("relu", "gelu", "gelu_tanh")),
     {"tie_embeddings": False, "norm_eps": 1e-3},
     {"max_positions": 9},  # prompt and generated text are longer: half of it is read again

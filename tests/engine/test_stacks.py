@@ -34,10 +34,12 @@ BOUNDS = {"float32": 1e-5, "bf16": 0.1, "int8": 0.25}  # relative to the largest
 Weights = Mapping[str, np.ndarray]
 
 
-def describe_stack(stack: TransformerStack) -> StackDescription:
-    """The description of a torch stack."""
+def describe_stack(stack: TransformerStack, side: str) -> StackDescription:
+    """The description of a torch stack, encoder or decoder."""
     tables = bias_tables(stack)
-    return StackDescription(stack.config, tuple(describe_layer(layer, tables) for layer in stack.layer_specs))
+    layers = [describe_layer(layer, tables) for layer in stack.layer_specs]
+    bias_names = [f"{side}.relative_bias.{index}" for index in range(len(tables))]
+    return StackDescription(stack.config, tuple(layers), tuple(bias_names))
 
 
 def bias_tables(stack: TransformerStack) -> list[RelativeBias]:
@@ -113,13 +115,13 @@ def to_double(stack: TransformerStack) -> TransformerStack:
 
 def describe_encoder(stack: TransformerStack) -> ModelDescription:
     return ModelDescription(
-        encoder=describe_stack(stack), source_vocab_size=VOCAB_SIZE, source_embedding="source_embedding"
+        encoder=describe_stack(stack, "encoder"), source_vocab_size=VOCAB_SIZE, source_embedding="source_embedding"
     )
 
 
 def describe_decoder(stack: TransformerStack) -> ModelDescription:
     return ModelDescription(
-        decoder=describe_stack(stack),
+        decoder=describe_stack(stack, "decoder"),
         target_vocab_size=VOCAB_SIZE,
         target_embedding="target_embedding",
         output="lm_head.weight",
@@ -128,8 +130,8 @@ def describe_decoder(stack: TransformerStack) -> ModelDescription:
 
 def describe_translator(encoder: TransformerStack, decoder: TransformerStack) -> ModelDescription:
     return ModelDescription(
-        encoder=describe_stack(encoder),
-        decoder=describe_stack(decoder),
+        encoder=describe_stack(encoder, "encoder"),
+        decoder=describe_stack(decoder, "decoder"),
         source_vocab_size=VOCAB_SIZE,
         target_vocab_size=VOCAB_SIZE,
         source_embedding="source_embedding",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,7 @@ SMALL_STACKS = {
 }
 TRANSFORMER = {"preset": "custom", "model.hidden_size": 32, **SMALL_STACKS, "model.max_positions": 64}
 SHORT = {"data.max_length": 32}
+ON_TORCH = {"backend": "torch"}
 RNN = {"preset": "custom", "model.embedding_size": 20, "model.hidden_size": 24}
 RNN_TEXT = {"preset": "custom", "model.encoder.embedding_size": 20, "model.encoder.hidden_size": 24}
 BERT = {
@@ -263,6 +264,8 @@ TRAININGS: dict[str, Training] = {
     "tag-rnn": Training("tag", "tagged", "rnn", {**RNN_TEXT, "tokenizer.kind": "words"}),
     "tag-rnn-elmo": Training("tag", "tagged", "rnn", RNN_TEXT, features="elmo"),
     **{f"classify-{name}": _classify(name) for name in hf_folders.ENCODERS},
+    # recorded on torch: the engine did not project embeddings then
+    **{f"classify-{name}": replace(_classify(name), evaluation=ON_TORCH) for name in ("albert", "electra")},
     "classify-frozen": _classify("bert", {"fine_tuning.freeze_encoder": True}),
     "classify-layer-decay": _classify(
         "bert", {"trainable.layer_lr_decay": 0.7, "fine_tuning.class_weights": "balanced"}

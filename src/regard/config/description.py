@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from regard.config.block import BiasConfig, BlockConfig
 from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
 
-LAYER_POSITIONS = ("rotary", "alibi", "relative")  # schemes of attention; others are added to the embeddings
+LAYER_POSITIONS = ("rotary", "alibi", "relative")  # schemes that belong to layers, not to the embedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class StackDescription:
 
     block: BlockConfig
     layers: tuple[LayerDescription, ...]
-    relative_bias: str = ""  # name of the relative bias that all layers share; empty: one name for each table
+    bias_names: tuple[str, ...] = ()  # modules of the relative biases, by `bias_table`
 
     @property
     def num_blocks(self) -> int:
@@ -97,22 +97,21 @@ def gpt_stack(config: GptConfig) -> StackDescription:
         attention_dropout=config.attention_dropout,
         activation_dropout=0.0,
     )
-    layers = _same_layers(config.stack.num_layers, config.positions)
-    return StackDescription(block, layers, relative_bias="positions.relative_attention_bias")
+    return _same_layers(block, config.stack.num_layers, config.positions, "positions")
 
 
 def transformer_encoder(config: TransformerConfig) -> StackDescription:
     """The encoder of an encoder–decoder."""
-    return _transformer_stack(config, config.encoder, "source", cross_attention=False)
+    return _transformer_stack(config, config.encoder, "source_positions", cross_attention=False)
 
 
 def transformer_decoder(config: TransformerConfig) -> StackDescription:
     """The decoder of an encoder–decoder."""
-    return _transformer_stack(config, config.decoder, "target", cross_attention=True)
+    return _transformer_stack(config, config.decoder, "target_positions", cross_attention=True)
 
 
 def _transformer_stack(
-    config: TransformerConfig, stack: StackConfig, side: str, *, cross_attention: bool
+    config: TransformerConfig, stack: StackConfig, positions_name: str, *, cross_attention: bool
 ) -> StackDescription:
     block = BlockConfig(
         hidden_size=config.hidden_size,
@@ -126,11 +125,11 @@ def _transformer_stack(
         activation_dropout=config.activation_dropout,
         cross_attention=cross_attention,
     )
-    layers = _same_layers(stack.num_layers, config.positions)
-    return StackDescription(block, layers, relative_bias=f"{side}_positions.relative_attention_bias")
+    return _same_layers(block, stack.num_layers, config.positions, positions_name)
 
 
-def _same_layers(num_layers: int, positions: str) -> tuple[LayerDescription, ...]:
-    """Layers that differ in their blocks alone."""
+def _same_layers(block: BlockConfig, num_layers: int, positions: str, positions_name: str) -> StackDescription:
+    """Layers that differ in their blocks alone; `positions_name` is that of the scheme's weights."""
     layer_positions = positions if positions in LAYER_POSITIONS else "none"
-    return tuple(LayerDescription(block=block, positions=layer_positions) for block in range(num_layers))
+    layers = [LayerDescription(block=index, positions=layer_positions) for index in range(num_layers)]
+    return StackDescription(block, tuple(layers), (f"{positions_name}.relative_attention_bias",))

@@ -122,7 +122,7 @@ def _describe_gpt(config: GptConfig) -> ModelDescription:
 
 
 def _absolute_positions(positions: str) -> str:
-    """The scheme that is added to embeddings; rotary positions belong to the layers."""
+    """The scheme that is added to embeddings; the others belong to the layers."""
     return positions if positions in ("sinusoidal", "learned") else "none"
 
 

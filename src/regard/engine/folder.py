@@ -43,8 +43,8 @@ _FAMILIES = {TransformerConfig: "a translation model", BertConfig: "an encoder",
 def unsupported_reason(config: Any) -> str:
     """Why the engine cannot run a model; empty where it can.
 
-    >>> unsupported_reason(BertConfig(head="masked"))
-    'it has no masked head'
+    >>> unsupported_reason(BertConfig(attention="blocks"))
+    'it has no block-sparse attention'
     """
     if isinstance(config, TransformerConfig):
         return translator.unsupported_transformer_reason(config)
@@ -68,8 +68,6 @@ def weight_shapes(config: Any) -> dict[str, tuple[int, ...]]:
         shapes.setdefault(spec.weight, (spec.outputs,) if spec.kind == "norm" else (spec.outputs, spec.inputs))
         if spec.bias:
             shapes[spec.bias] = (spec.outputs,)
-    if not getattr(config, "output_bias", False):
-        shapes.pop("lm_head_bias", None)
     return shapes
 
 

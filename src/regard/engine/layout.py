@@ -188,8 +188,7 @@ def _stack_specs(side: str, stack: StackDescription) -> Iterator[WeightSpec]:
     """Weights of a stack; `side`, encoder or decoder, begins their names and those of the library's slots."""
     config = stack.block
     for index, num_buckets in stack.bias_tables.items():
-        name = stack.relative_bias or f"{side}.relative_bias.{index}"
-        yield _table(name, num_buckets, config.num_heads, f"{side}_relative_bias", layer=index)
+        yield _table(stack.bias_names[index], num_buckets, config.num_heads, f"{side}_relative_bias", layer=index)
     for index in range(stack.num_blocks):
         yield from _block_specs(side, index, config)
     if config.has_input_norms:
