@@ -11,13 +11,13 @@ from regard.view.record.record import Record
 HERE = Path(__file__).parent
 RECORDS = HERE.parent / "examples" / "notebooks" / "records"
 PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {  # file → (record, view, options)
-    "align": ("translation", "align", {"words": True}),
-    "steps": ("translation", "steps", {}),
-    "beams": ("translation", "beams", {"width": "page"}),
-    "look": ("encoder", "look", {"token": "it", "layer": 5}),
+    "matrix": ("translation", "matrix", {"words": True}),
+    "decoding": ("translation", "decoding", {}),
+    "beam-tree": ("translation", "beam-tree", {"width": "page"}),
+    "lines": ("encoder", "lines", {"token": "it", "layer": 5}),
     "heads": ("encoder", "heads", {"width": "page"}),
-    "maths": ("encoder", "maths", {"token": "it"}),
-    "place": ("encoder", "place", {}),
+    "math": ("encoder", "math", {"token": "it"}),
+    "positions": ("encoder", "positions", {}),
     "flow": ("encoder", "flow", {"token": "it"}),
 }
 

@@ -78,19 +78,19 @@ def mask_record(mask: Mask, _: Path) -> Record:
 
 
 FIGURES: dict[str, Picture] = {
-    "alignment": Picture(translation_record, "align", {"attention": "decoder.3.cross:0", "words": True}),
-    "look": Picture(translation_record, "look", {"attention": "decoder.3.cross:0", "words": True}),
+    "alignment": Picture(translation_record, "matrix", {"attention": "decoder.3.cross:0", "words": True}),
+    "lines": Picture(translation_record, "lines", {"attention": "decoder.3.cross:0", "words": True}),
     "heads": Picture(translation_record, "heads", {"attention": "decoder.cross", "width": "page"}),
-    "steps": Picture(translation_record, "steps", {"width": "page"}),
-    "beams": Picture(translation_record, "beams", {"width": "page"}),
-    "places": Picture(translation_record, "place", {"width": "page"}),
+    "decoding": Picture(translation_record, "decoding", {"width": "page"}),
+    "beam-tree": Picture(translation_record, "beam-tree", {"width": "page"}),
+    "positions": Picture(translation_record, "positions", {"width": "page"}),
     "flow": Picture(translation_record, "flow", {"attention": "encoder.self", "width": "page"}),
-    "maths": Picture(lambda runs: translation_record(runs, "encoder.1.self:0"), "maths", {"width": "page"}),
+    "math": Picture(lambda runs: translation_record(runs, "encoder.1.self:0"), "math", {"width": "page"}),
     "hops": Picture(answer_record, "hops"),
-    "verdict": Picture(label_record, "verdict"),
-    "mask-causal": Picture(partial(mask_record, causal()), "align"),
-    "mask-window": Picture(partial(mask_record, window(1)), "align"),
-    "mask-sparse": Picture(partial(mask_record, window(1) | global_tokens(0)), "align"),
+    "prediction": Picture(label_record, "prediction"),
+    "mask-causal": Picture(partial(mask_record, causal()), "matrix"),
+    "mask-window": Picture(partial(mask_record, window(1)), "matrix"),
+    "mask-sparse": Picture(partial(mask_record, window(1) | global_tokens(0)), "matrix"),
 }
 
 

@@ -18,16 +18,16 @@ from tests.view.browser import Seen, started, written
 
 PICTURES = Path(__file__).parent / "pictures"
 SHOTS = {  # name: (record, fragment, theme, width)
-    "page-look": (0, "view=look&q=3", "light", 1200),
-    "page-look-dark": (1, "view=look&layer=1&heads=4,8,11&q=10", "dark", 1200),
+    "page-lines": (0, "view=lines&q=3", "light", 1200),
+    "page-lines-dark": (1, "view=lines&layer=1&heads=4,8,11&q=10", "dark", 1200),
     "page-heads-dark": (1, "view=heads", "dark", 1200),
-    "page-align": (0, "view=align&q=4", "light", 1200),
-    "page-steps": (0, "view=steps&step=4", "light", 1200),
-    "page-maths": (0, "view=maths&q=2", "light", 1200),
-    "page-place": (0, "view=place", "light", 1200),
+    "page-matrix": (0, "view=matrix&q=4", "light", 1200),
+    "page-decoding": (0, "view=decoding&step=4", "light", 1200),
+    "page-math": (0, "view=math&q=2", "light", 1200),
+    "page-positions": (0, "view=positions", "light", 1200),
     "page-flow": (1, "view=flow", "light", 1200),
     "page-compare": (0, "view=compare&with=2", "light", 1200),
-    "page-phone": (0, "view=align&q=4", "dark", 390),
+    "page-phone": (0, "view=matrix&q=4", "dark", 390),
 }
 
 

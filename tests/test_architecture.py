@@ -41,7 +41,7 @@ TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each o
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
     *("config", "errors", "registry", "components", "plugins", "metric_table", "formatting", "packed_tokens"),
-    *("backends", "text", "data", "decoding", "search", "engine", "view", "cli"),
+    *("backends", "text", "data", "decoding", "search", "engine", "engine.folder", "engine.backend", "view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -141,6 +141,7 @@ def run_python(code: str) -> str:
         "from regard.cli import run; run(['train', '--help'])",
         "from regard.cli import run; run(['translate', '--help'])",
         "import regard.view.page, regard.view.terminal, regard.data.pairs, regard.text.train",
+        "import regard.pipeline.load",  # what reads run directories and engine folders
     ],
 )
 def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:

@@ -146,7 +146,7 @@ _TERMINAL = "regard.view.terminal_views"
 VIEWS: Registry[View] = Registry(
     "view",
     {
-        "look": View(
+        "lines": View(
             "lines from queries to keys, for one token or for all",
             draw=f"{_FIGURES}.lines_figure:draw_lines",
             render=f"{_TERMINAL}:render_lines",
@@ -158,37 +158,37 @@ VIEWS: Registry[View] = Registry(
             render=f"{_TERMINAL}:render_heads",
             in_page=True,
         ),
-        "align": View(
+        "matrix": View(
             "attention matrix of one head",
             draw=f"{_FIGURES}.matrix_figure:draw_matrix",
             render=f"{_TERMINAL}:render_matrix",
             in_page=True,
         ),
-        "steps": View(
+        "decoding": View(
             "probability of each generated token, with alternatives",
             draw=f"{_FIGURES}.decoding_figure:draw_steps",
             render=f"{_TERMINAL}:render_steps",
             in_page=True,
         ),
-        "beams": View(
+        "beam-tree": View(
             "tree of the beam search",
             draw=f"{_FIGURES}.decoding_figure:draw_beam_tree",
             render=f"{_TERMINAL}:render_beams",
             in_page=True,
         ),
-        "maths": View(
+        "math": View(
             "six steps from a query to the output of a head",
             draw=f"{_FIGURES}.math_figure:draw_math",
             render=f"{_TERMINAL}:render_math",
             in_page=True,
         ),
-        "place": View(
+        "positions": View(
             "positional encodings and their similarity",
             draw=f"{_FIGURES}.positions_figure:draw_positions",
             render=f"{_TERMINAL}:render_positions",
             in_page=True,
         ),
-        "verdict": View(
+        "prediction": View(
             "probabilities of labels or answers",
             draw=f"{_FIGURES}.prediction_figure:draw_prediction",
             render=f"{_TERMINAL}:render_prediction",

@@ -259,9 +259,10 @@ def test_our_model_opens_in_transformers_with_nothing_missing(
     assert loaded.metadata["step"] == 1
 
 
-def test_positions_that_transformers_lacks_have_a_native_type(tmp_path: Path) -> None:
+@pytest.mark.parametrize("positions", ["sinusoidal", "alibi", "relative"])
+def test_positions_that_transformers_lacks_have_a_native_type(tmp_path: Path, positions: str) -> None:
     config = GptConfig(
-        vocab_size=TOKENIZER.vocab_size, hidden_size=12, stack=StackConfig(num_heads=2), positions="sinusoidal"
+        vocab_size=TOKENIZER.vocab_size, hidden_size=12, stack=StackConfig(num_heads=2), positions=positions
     )
     model = build_model(config)
     save_causal_lm(tmp_path, config, model.state_dict(), tokenizer=TOKENIZER, metadata={}, card="")

@@ -37,6 +37,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "before", "output_bias": True, "activation": "quick_gelu"},
     {"norm": "before", "share_embeddings": False, "tie_embeddings": False, "positions": "learned"},
     {"norm": "after", "positions": "none"},
+    {"norm": "before", "positions": "relative"},
+    {"norm": "after", "positions": "alibi"},
 ]
 
 

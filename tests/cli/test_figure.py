@@ -30,11 +30,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_attention_of_a_model_is_drawn(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "figure.svg"
     command = ["figure", folder, TEXTS[0], "--threads", "1"]
-    assert run([*command, "--view", "align", "--attention", "encoder.1.self:0", "--out", str(out), "--json"]) == 0
+    assert run([*command, "--view", "matrix", "--attention", "encoder.1.self:0", "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["view"], result["out"], result["millimetres"][0]) == ("align", str(out), 84.0)
+    assert (result["view"], result["out"], result["millimetres"][0]) == ("matrix", str(out), 84.0)
     assert "encoder.1.self:0" in "".join(tree.fromstring(out.read_text()).itertext())
-    assert run([*command, "--view", "maths", "--token", "dogs"]) == 0
+    assert run([*command, "--view", "math", "--token", "dogs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("dogs")
     weights = [float(line.split()[-1]) for line in lines[2:] if line and "q·k" not in line]
@@ -46,13 +46,13 @@ def test_a_record_is_drawn_by_the_ending_of_the_file(saved: str, tmp_path: Path,
     if ending in ("pdf", "png"):
         needs_converter()
     out = tmp_path / f"figure.{ending}"
-    assert run(["figure", saved, "--view", "steps", "--width", "page", "--theme", "dark", "--out", str(out)]) == 0
+    assert run(["figure", saved, "--view", "decoding", "--width", "page", "--theme", "dark", "--out", str(out)]) == 0
     signatures = {"svg": b"<svg", "tex": b"%", "pdf": b"%PDF", "png": b"\x89PNG"}
     assert out.read_bytes().startswith(signatures[ending])
 
 
 def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["figure", saved, "--view", "verdict"]) == 0
+    assert run(["figure", saved, "--view", "prediction"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["tired", "█████▋", "70.0", "%"]
     assert run(["figure", saved, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == Record.read(saved).title
@@ -61,7 +61,7 @@ def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--view", "algin"], "unknown view 'algin' (did you mean align?)"),
+        (["--view", "matrx"], "unknown view 'matrx' (did you mean matrix?)"),
         (
             ["--out", "figure.gif"],
             "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex",
@@ -69,7 +69,7 @@ def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFi
         (["--width", "wide"], "width must be column, page or millimetres"),
         (["--attention", "decoder.9.cross"], "decoder.cross has no layer 9"),
         (["a text"], "is a record: it has its own text"),
-        (["--view", "maths", "--layer", "0"], "the record has no queries, keys and values of that head"),
+        (["--view", "math", "--layer", "0"], "the record has no queries, keys and values of that head"),
     ],
 )
 def test_an_error_is_one_message(

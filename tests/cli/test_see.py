@@ -26,7 +26,7 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
     record = Record.read(path)
     assert record.attention[0].shape == (2, 2, 7, 7) and record.task == "embed"
     assert record.provenance["model"] == "model" and record.provenance["version"] and record.qkv
-    heads = ["--heads", "encoder.0.self:1", "--view", "look"]
+    heads = ["--heads", "encoder.0.self:1", "--view", "lines"]
     for ending in (".html", ".svg", ".tex"):
         assert cli.run(["see", str(path), "--out", str(tmp_path / f"x{ending}"), *heads]) == 0
         assert (tmp_path / f"x{ending}").stat().st_size > 500
@@ -38,7 +38,7 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
         "attention": "encoder.self",
         "layer": 0,
         "head": 1,
-        "view": "look",
+        "view": "lines",
     }
     assert [block["codec"] for block in record_json["attention"][0]["blocks"]] == ["sparse", "root8"]
 
@@ -55,7 +55,7 @@ def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: 
     [
         (["TEXT", "--out", "x.xyz"], "must be one of .html, .json"),
         (["TEXT", "--out", "x.htm"], "did you mean .html?"),
-        (["TEXT", "--view", "aling"], "did you mean align?"),
+        (["TEXT", "--view", "matrx"], "did you mean matrix?"),
         (["TEXT", "--out", "x.json", "--heads", "encoder.7.self:0"], "did you mean encoder.1.self?"),
         (["TEXT", "--out", "x.json", "--store-qkv", "encoder.0.self:9"], "did you mean encoder.0.self:1?"),
         (["TEXT", "--out", "x.json", "--layers", "a"], "numbers separated by commas"),

@@ -47,4 +47,4 @@ def test_the_script_draws_every_picture_of_the_page_about_views(tmp_path: Path) 
     names = {file.name for file in files}
     assert names == {file.name for file in (ROOT / "docs" / "pictures" / "seeing").iterdir()}
     page = (ROOT / "docs" / "visualisation.md").read_text(encoding="utf-8")
-    assert names == set(re.findall(r"pictures/seeing/([\w.]+)", page))
+    assert names == set(re.findall(r"pictures/seeing/([\w.-]+)", page))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,20 @@ from regard.config.data import TokenizerConfig
 from regard.config.models import BertConfig, StackConfig
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.errors import UsageError
-from regard.interpret.attribution import Explanation, add_attribution, explain, rank_correlation
+from regard.interpret.attribution import (
+    Explanation,
+    _replace_embeddings,
+    add_attribution,
+    explain,
+    rank_correlation,
+)
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, with_mask_token
 from regard.text.train import train_tokenizer
 from regard.view.record.parts import METHODS
@@ -189,7 +196,7 @@ def test_an_rnn_classifier() -> None:
     encoder_config = RnnTextConfig(vocab_size=tokenizer.vocab_size, embedding_size=5, hidden_size=7)
     model = build_model(RnnClassifierConfig(num_labels=2, encoder=encoder_config, pooling="attention")).eval()
     pipeline = ClassificationPipeline(
-        RecurrentClassifier(model, RnnPreprocessor(tokenizer, 32)), {"labels": ["up", "down"]}
+        TextModelClassifier(model, TextPreprocessor(tokenizer, 32)), {"labels": ["up", "down"]}
     )
     explanation = explain(pipeline, "the good film was bad", steps=64)
     values = by_method(explanation)
@@ -224,3 +231,13 @@ def test_wrong_requests_are_rejected(classifier: ClassificationPipeline, tmp_pat
         explain(classifier, "good", label="sideways")
     with pytest.raises(UsageError, match="attribution is for labels"):
         explain(object(), "good")
+
+
+def test_replaced_embeddings_are_not_those_of_another_thread() -> None:
+    embedding = torch.nn.Embedding(5, 3)
+    ids = torch.tensor([1, 2])
+    with torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        with _replace_embeddings(embedding, torch.zeros(2, 3)):
+            assert torch.equal(pool.submit(embedding, ids).result(), embedding.weight[ids])
+            assert torch.equal(embedding(ids), torch.zeros(2, 3))
+        assert torch.equal(embedding(ids), embedding.weight[ids])

@@ -16,7 +16,7 @@ from regard.models.gpt import Gpt
 from regard.packed_tokens import Tokens
 
 VOCAB_SIZE, MAX_POSITIONS = 23, 24
-SCHEMES = ["learned", "rotary", "sinusoidal"]
+SCHEMES = ["learned", "rotary", "sinusoidal", "alibi", "relative", "none"]
 
 
 def build_gpt(positions: str = "learned", *, tied: bool = True, eos_id: int = 1, dropout: float = 0.0) -> Gpt:

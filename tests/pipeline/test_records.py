@@ -29,7 +29,7 @@ from regard.config.rnn_models import (
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import UsageError
 from regard.interpret.record_request import PipelineRequest, record_request, task_name
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
@@ -41,8 +41,8 @@ from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassif
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS
 from regard.tasks.elmo import ElmoFeatures
-from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.story_qa import StoryVocabulary
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, with_mask_token
 from regard.text.train import train_tokenizer
 from regard.view.record.attention import AttentionRecord
@@ -115,13 +115,13 @@ def build_features() -> ElmoFeatures:
     return ElmoFeatures(model, TOKENIZER, "x")
 
 
-def build_rnn_preprocessor() -> RnnPreprocessor:
-    return RnnPreprocessor(TOKENIZER, 16, build_features())
+def build_rnn_preprocessor() -> TextPreprocessor:
+    return TextPreprocessor(TOKENIZER, 16, build_features())
 
 
 def build_rnn_classifier() -> ClassificationPipeline:
     model: Any = build_model(RnnClassifierConfig(num_labels=2, encoder=RNN_CONFIG))
-    return ClassificationPipeline(RecurrentClassifier(model, build_rnn_preprocessor()), {"labels": ["bad", "good"]})
+    return ClassificationPipeline(TextModelClassifier(model, build_rnn_preprocessor()), {"labels": ["bad", "good"]})
 
 
 def build_rnn_tagger() -> TokenClassificationPipeline:
@@ -368,7 +368,7 @@ def test_a_result_is_saved_in_the_format_of_the_ending(tmp_path: Path) -> None:
         assert translation.see(tmp_path / f"x{ending}").stat().st_size > 500
     assert Record.read(tmp_path / "x.json").texts == translation.record().texts
     assert translation.see(open_browser=False).read_text("utf-8").startswith("<!doctype html")
-    assert translation.figure("align").svg.startswith("<svg")
+    assert translation.figure("matrix").svg.startswith("<svg")
     with pytest.raises(UsageError, match=r"must be one of \.html, \.json"):
         translation.see(tmp_path / "x.xyz")
 

@@ -78,7 +78,7 @@ def outputs(site: Path, trained: str, mails: str, tmp_path_factory: pytest.TempP
         "info": ["info", trained],
         "see": ["see", trained, text, "--attribution", "--json"],
         "page": ["see", trained, text, "--out", str(folder / "page.html")],
-        "figure": ["figure", trained, text, "--view", "align", "--words"],
+        "figure": ["figure", trained, text, "--view", "matrix", "--words"],
         "heads": ["heads", trained, mails, "--sample", "8", "--json"],
         "recipe": ["train", "--recipe", f"{trained}/run.json", "--out", str(folder / "again")],
     }

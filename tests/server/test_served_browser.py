@@ -55,15 +55,15 @@ def tab(browser: Any) -> Iterator[Seen]:
 def test_a_served_page_fetches_runs_and_compares(tab: Seen) -> None:
     with running(create_app([whole_record(), long_record()], run, token="once", title="served")) as port:
         home = f"http://127.0.0.1:{port}"
-        tab.open(f"{home}/newest?token=once#view=align")
-        assert "token" not in tab.page.url and tab.page.url.startswith(f"{home}/r/{whole_record().id}#view=align")
+        tab.open(f"{home}/newest?token=once#view=matrix")
+        assert "token" not in tab.page.url and tab.page.url.startswith(f"{home}/r/{whole_record().id}#view=matrix")
         assert tab.text(".query-label") == "Das"
         tab.keys("ArrowUp")
         assert any("/a/decoder.cross/0/2" in url for url in tab.asked)
         with tab.page.expect_download() as download:
             tab.keys("f")
-        assert download.value.suggested_filename == "align.svg"
-        assert any("figure.svg?view=align" in url for url in tab.asked)
+        assert download.value.suggested_filename == "matrix.svg"
+        assert any("figure.svg?view=matrix" in url for url in tab.asked)
 
         tab.page.fill(".run-text", "zwei Hunde")
         tab.page.click(".run-form button")
@@ -104,7 +104,7 @@ def test_neighbouring_matrices_are_prefetched(tab: Seen) -> None:
                 tab.page.wait_for_timeout(20)
             return fetched()
 
-        tab.open(f"http://127.0.0.1:{port}/newest?token=once#view=align&layer=1&heads=1")
+        tab.open(f"http://127.0.0.1:{port}/newest?token=once#view=matrix&layer=1&heads=1")
         neighbourhood = {"1/1", "1/2", "0/1", "1/0", "2/1"}
         assert wait_for(5) == neighbourhood
         tab.page.locator(".square").nth(15).hover()

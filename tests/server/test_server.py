@@ -72,8 +72,8 @@ def port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def client(port: int) -> Client:
     admitted = Client(port)
-    status, headers, _ = admitted.request(f"/newest?token={TOKEN}&view=align")
-    assert (status, headers["location"]) == (303, "/newest?view=align")
+    status, headers, _ = admitted.request(f"/newest?token={TOKEN}&view=matrix")
+    assert (status, headers["location"]) == (303, "/newest?view=matrix")
     assert "HttpOnly" in headers["set-cookie"] and "SameSite=Strict" in headers["set-cookie"]
     admitted.cookie = headers["set-cookie"].partition(";")[0]
     return admitted
@@ -153,7 +153,7 @@ def test_matrices_are_served_one_by_one_as_bytes(client: Client) -> None:
 
 def test_figures_are_drawn_by_python(client: Client) -> None:
     status, headers, body = client.request(
-        f"/r/{whole_record().id}/figure.svg?view=align&attention=decoder.cross&layer=1&head=2"
+        f"/r/{whole_record().id}/figure.svg?view=matrix&attention=decoder.cross&layer=1&head=2"
     )
     assert status == 200 and headers["content-type"] == "image/svg+xml" and body.startswith(b"<svg")
     assert client.request(f"/r/{whole_record().id}/figure.svg?view=nothing")[0] == 422

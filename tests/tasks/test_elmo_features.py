@@ -11,7 +11,7 @@ from regard.models.base import initialize_weights
 from regard.models.elmo import Elmo
 from regard.packed_tokens import Tokens
 from regard.tasks.elmo import ElmoFeatures, pool_spans
-from regard.tasks.rnn_text import RnnPreprocessor
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.train import train_tokenizer
 
 TEXTS = ["Lower lights, slower nights!", "low", "Ein Café – naïve", "one two three four five six"]
@@ -49,7 +49,7 @@ def test_features_of_many_texts_are_those_of_each(features: ElmoFeatures) -> Non
 
 
 def test_cached_features_equal_features_on_demand(features: ElmoFeatures) -> None:
-    preprocessor = RnnPreprocessor(WORD_TOKENIZER, 99, features)
+    preprocessor = TextPreprocessor(WORD_TOKENIZER, 99, features)
     cached_texts = preprocessor.encode(TEXTS)
     cached_texts.cache_features()
     indices = np.array([2, 0])
@@ -63,12 +63,12 @@ def test_cached_features_equal_features_on_demand(features: ElmoFeatures) -> Non
 
 
 def test_a_long_text_is_truncated_to_the_maximum_length(features: ElmoFeatures) -> None:
-    encoded = RnnPreprocessor(WORD_TOKENIZER, 3, features).encode(TEXTS)
+    encoded = TextPreprocessor(WORD_TOKENIZER, 3, features).encode(TEXTS)
     assert [len(row) for row in encoded.rows] == [3, 1, 3, 3]
     assert encoded.truncated.tolist() == [max(0, len(WORD_TOKENIZER.encode(text).ids) - 3) for text in TEXTS]
     assert (encoded.truncated > 0).tolist() == [True, False, True, True]
     assert encoded.texts[3] == "one two three"
-    short_texts = RnnPreprocessor(WORD_TOKENIZER, 99, features).encode(["one two three"])
+    short_texts = TextPreprocessor(WORD_TOKENIZER, 99, features).encode(["one two three"])
     short_features = short_texts.batch(np.array([0])).features
     truncated_features = encoded.batch(np.array([3])).features
     assert short_features is not None and truncated_features is not None

@@ -11,7 +11,7 @@ from regard.errors import CheckpointError, DataError, UsageError
 from regard.text.extend import extend_by_texts, extend_by_words, old_subwords
 from regard.text.special_tokens import with_mask_token
 from regard.text.tokenizer import Tokenizer
-from regard.text.train import train_tokenizer, train_wordpiece
+from regard.text.train import NUM_BYTES, train_tokenizer, train_wordpiece
 
 OLD_TEXTS = ["the cat sat on the mat with a rat and a hat"] * 20
 NEW_TEXTS = ["the cathode emits thermions", "a thermion of the cathode"] * 20
@@ -65,6 +65,15 @@ def test_bpe_goes_on_merging_from_the_old_subwords() -> None:
     old_tokens = tokenizer.backend.get_vocab()
     first_new = merges[len(old_merges)]
     assert set(first_new) <= old_tokens.keys()
+
+
+def test_many_old_subwords_leave_room_for_new_ones() -> None:
+    words = [f"{first}{second}" for first in "abcdefghijklmnop" for second in ("ab", "cd", "ef", "gh", "ij", "kl")]
+    tokenizer = train_tokenizer([" ".join(words)] * 9, TokenizerConfig())
+    texts = [" ".join(words), "zabcdef zabcdef zabcdef"] * 9
+    extended = extend_by_texts(tokenizer, texts, size=NUM_BYTES + 8)
+    assert len(extended.encode("zabcdef").ids) < len(tokenizer.encode("zabcdef").ids)
+    assert extended.vocab_size <= tokenizer.vocab_size + 8
 
 
 def test_old_subwords_are_those_that_the_old_tokenizer_splits_a_new_token_into() -> None:

@@ -155,7 +155,11 @@ def test_frozen_layers_have_no_lora_update(bases: Path, tmp_path: Path) -> None:
     [
         ("translate", {"architecture": "rnn"}, "adapts Transformers, not --arch rnn"),
         ("translate", {"pretrained": "RNN"}, "LoRA is for Transformers"),
-        ("classify", {"distillation.student_layers": 1}, "--freeze-encoder, --fine_tuning.random_init and distil"),
+        (
+            "classify",
+            {"distillation.student_layers": 1},
+            "leave out --freeze-encoder, --fine_tuning.random_init and distil",
+        ),
         ("classify", {"lora.rank": 33}, r"lora\.rank \(33\) exceeds the width of encoder\.layers\.0\S+ \(32\)"),
         ("tag", {"pretrained": "RNN"}, "RNN"),
     ],

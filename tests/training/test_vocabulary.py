@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from torch import Tensor
 import regard
 from regard.checkpoint.causal_dir import load_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder
-from regard.checkpoint.model_dir import load_translator
+from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.config.data import TokenizerConfig
+from regard.config.inference import DecodingConfig
 from regard.config.runs import RunConfig, build_run
 from regard.errors import ConfigError, UsageError
 from regard.tasks.classification import ClassificationObjective
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import OTHER_SIDE, SPECIAL_TOKENS, Tokenizer
+from regard.text.train import train_tokenizer
 from regard.training.batch_procedure import build_experiment
 from regard.training.run import train_run
+from tests.checkpoint.samples import random_model, small_config
 from tests.encoders import saved_encoder
 from tests.training.listener import Listener, sittings
 from tests.training.task_data import SENTENCES, write_data
@@ -147,6 +152,69 @@ def test_translators_get_new_subwords_on_both_sides(models: Path, tmp_path: Path
     assert len(new.source.encode(TEXT).ids) < len(old.source.encode(TEXT).ids)
     assert len(new.target.encode(TEXT.upper()).ids) < len(old.target.encode(TEXT.upper()).ids)
     assert isinstance(str(regard.load(str(tmp_path / "run"))(TEXT)), str)
+
+
+def over_one_vocabulary(source: Tokenizer, target: Tokenizer) -> list[Tokenizer]:
+    """The tokenizers with one vocabulary, as those of Marian: the tokens of both, the other side's marked as unused."""
+    tokens = [
+        [tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)]
+        for tokenizer in (source, target)
+    ]
+    own = [tokens[0][len(SPECIAL_TOKENS) :], tokens[1][len(SPECIAL_TOKENS) :]]
+    tokenizers = []
+    for side, tokenizer in enumerate((source, target)):
+        marks = ["" if side == owner else OTHER_SIDE for owner in (0, 1)]
+        names = [
+            *SPECIAL_TOKENS,
+            *(mark + token for mark, side_tokens in zip(marks, own, strict=True) for token in side_tokens),
+        ]
+        content = json.loads(tokenizer.to_json())
+        vocabulary = content["model"]["vocab"]
+        if isinstance(vocabulary, dict):
+            content["model"]["vocab"] = {token: token_id for token_id, token in enumerate(names)}
+        else:
+            scores = {str(token): float(score) for token, score in vocabulary}
+            content["model"]["vocab"] = [[token, scores.get(token, 0.0)] for token in names]
+        tokenizers.append(Tokenizer.from_json(json.dumps(content)))
+    return tokenizers
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_two_tokenizers_over_one_vocabulary_stay_aligned(tmp_path: Path, kind: str) -> None:
+    upper_sentences = [sentence.upper() for sentence in SENTENCES]
+    trained = [train_tokenizer(texts, TokenizerConfig(kind=kind)) for texts in (SENTENCES, upper_sentences)]
+    source, target = over_one_vocabulary(*trained)
+    size = source.vocab_size
+    assert target.vocab_size == size
+    config = small_config(source_vocab_size=size, target_vocab_size=size)
+    save_translator(
+        tmp_path / "base",
+        config,
+        random_model(config).state_dict(),
+        tokenizers={"source": source, "target": target},
+        decoding=DecodingConfig(),
+        metadata={},
+        card="",
+    )
+    run = configure(tmp_path, "translate", tmp_path / "base", **{"training.tune_length_penalty": False})
+    (tmp_path / "prepared").mkdir()
+    experiment = build_experiment(run, tmp_path / "prepared")
+    experiment.prepare()
+    table = experiment.trainable().model.state_dict()["token_embedding.weight"]
+    train_run(run, tmp_path / "run")
+    new = load_translator(tmp_path / "run")
+    old_table = load_translator(tmp_path / "base").weights["token_embedding.weight"]
+    assert new.config.share_embeddings
+    assert new.source.vocab_size == new.target.vocab_size == len(table) > size
+    assert torch.equal(table[:size], old_table)
+    for tokenizer, old, text in ((new.source, source, TEXT), (new.target, target, TEXT.upper())):
+        new_ids = [token_id for token_id in tokenizer.encode(text).ids if token_id >= size]
+        assert new_ids
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+        for token_id in new_ids:
+            subwords = [piece.id for piece in old.backend.model.tokenize(tokenizer.backend.id_to_token(token_id))]
+            assert torch.allclose(table[token_id], old_table[subwords].mean(0), atol=1e-6)
+    assert not {*new.source.encode(TEXT).ids} & {*new.target.encode(TEXT.upper()).ids}
 
 
 def test_lora_trains_the_embeddings_of_an_extended_vocabulary(models: Path, tmp_path: Path) -> None:

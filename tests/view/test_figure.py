@@ -84,12 +84,12 @@ def test_every_view_is_an_svg_with_real_text_inside_its_frame(view: str, theme: 
         assert float(element.get("y", 0)) <= height, element.text
     assert len(list(root.iter(f"{SVG}text"))) > 5
     has_scale_note = re.search(r"raw|Probability|log-probability|full at|relative to", text_of(drawn))
-    assert has_scale_note or view == "verdict"
+    assert has_scale_note or view == "prediction"
 
 
 def test_themes_have_their_own_background_which_is_the_colour_of_zero() -> None:
-    light = figure(sample_record(), "align", theme="light").svg
-    dark = figure(sample_record(), "align", theme="dark").svg
+    light = figure(sample_record(), "matrix", theme="light").svg
+    dark = figure(sample_record(), "matrix", theme="dark").svg
     assert 'fill="#ffffff"/>' in light
     assert 'fill="#13151a"/>' in dark
     assert "#ffffff" not in dark
@@ -97,7 +97,7 @@ def test_themes_have_their_own_background_which_is_the_colour_of_zero() -> None:
 
 def test_shades_encode_the_weights() -> None:
     record = sample_record()
-    drawn = figure(record, "align", words=True, attention="decoder.cross", layer=0, head=1)
+    drawn = figure(record, "matrix", words=True, attention="decoder.cross", layer=0, head=1)
     table = select_attention(record, "decoder.0.cross:1", words=True).table
     grid = next(mark for mark in drawn.drawing.marks if isinstance(mark, Grid))
     assert np.array_equal(grid.levels, weight_levels(table))
@@ -110,9 +110,9 @@ def test_shades_encode_the_weights() -> None:
 
 
 def test_the_best_head_is_shown_first_or_the_mean_of_the_last_layer() -> None:
-    assert "decoder.1.cross:2, best alignment head" in text_of(figure(sample_record(), "align"))
+    assert "decoder.1.cross:2, best alignment head" in text_of(figure(sample_record(), "matrix"))
     without_best = replace(sample_record(), best=None)
-    assert "decoder.1.cross, mean of 3 heads" in text_of(figure(without_best, "align"))
+    assert "decoder.1.cross, mean of 3 heads" in text_of(figure(without_best, "matrix"))
 
 
 def test_a_head_that_aligns_the_decoder_input_is_shifted_by_one_row() -> None:
@@ -121,7 +121,7 @@ def test_a_head_that_aligns_the_decoder_input_is_shifted_by_one_row() -> None:
     unshifted = select_attention(sample_record())
     assert np.array_equal(shifted.table[:-2], unshifted.table[1:-1])
     assert not shifted.table[-1].any()  # the decoder never reads the end token
-    assert "read when a token is the next step" in text_of(figure(record, "align"))
+    assert "read when a token is the next step" in text_of(figure(record, "matrix"))
     assert np.array_equal(
         select_attention(record, "decoder.0.cross:2").table,
         select_attention(sample_record(), "decoder.0.cross:2").table,
@@ -130,13 +130,13 @@ def test_a_head_that_aligns_the_decoder_input_is_shifted_by_one_row() -> None:
 
 @pytest.mark.parametrize("width, millimetres", [("column", 84), ("page", 174), (120, 120), ("100mm", 100)])
 def test_widths_are_columns_pages_or_millimetres(width: str | float, millimetres: float) -> None:
-    assert figure(sample_record(), "align", width=width).millimetres[0] == pytest.approx(millimetres, abs=0.1)
+    assert figure(sample_record(), "matrix", width=width).millimetres[0] == pytest.approx(millimetres, abs=0.1)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"view": "algin"}, r"unknown view 'algin' \(did you mean align\?\)"),
+        ({"view": "matrx"}, r"unknown view 'matrx' \(did you mean matrix\?\)"),
         ({"width": "collumn"}, r"width must be column, page or millimetres, not 'collumn' \(did you mean column\?\)"),
         ({"width": 5}, "width must be 40 to 1000 millimetres, not 5"),
         ({"theme": "drak"}, r"theme must be one of light, dark, not 'drak' \(did you mean dark\?\)"),
@@ -145,25 +145,25 @@ def test_widths_are_columns_pages_or_millimetres(width: str | float, millimetres
         ({"layer": 7}, "decoder.cross has no layer 7"),
         ({"layer": 1, "head": 9}, "decoder.cross has no head 9"),
         ({"attention": "decoder.1.cross:0", "layer": 0}, "names layer 1, but layer 0 is requested"),
-        ({"view": "look", "token": "2071"}, "there is no row 2071"),
-        ({"view": "look", "token": "nothing"}, "no row is labelled 'nothing'"),
+        ({"view": "lines", "token": "2071"}, "there is no row 2071"),
+        ({"view": "lines", "token": "nothing"}, "no row is labelled 'nothing'"),
         ({"view": "hops"}, "the record has no hops"),
     ],
 )
 def test_invalid_arguments_are_refused_with_a_suggestion(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        figure(sample_record(), **{"view": "align", **arguments})  # type: ignore[arg-type]
+        figure(sample_record(), **{"view": "matrix", **arguments})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("view", ["steps", "beams", "maths", "place", "verdict"])
+@pytest.mark.parametrize("view", ["decoding", "beam-tree", "math", "positions", "prediction"])
 def test_a_view_names_the_part_that_the_record_lacks(view: str) -> None:
     with pytest.raises(UsageError, match="the record has no"):
         figure(sample_record(), view)
 
 
 def test_the_default_view_depends_on_the_record() -> None:
-    assert default_view(sample_record()) == "align"
-    assert default_view(answered_record()) == "verdict"
+    assert default_view(sample_record()) == "matrix"
+    assert default_view(answered_record()) == "prediction"
     assert default_view(story_record()) == "hops"
     assert default_view(replace(sample_record(), view={"view": "heads"})) == "heads"
 
@@ -175,25 +175,25 @@ def test_normalised_rows_are_explained_in_a_note() -> None:
     content = select_attention(record, "encoder.0.self:0", norm="content")
     assert np.allclose(content.table[:, -1], 0)
     assert np.allclose(content.table.sum(axis=1), 1, atol=1e-5)
-    assert "relative to the largest of its row" in text_of(figure(record, "align", norm="row"))
+    assert "relative to the largest of its row" in text_of(figure(record, "matrix", norm="row"))
 
 
 @pytest.mark.parametrize("num_tokens, note", [(60, "every 2nd token is labelled"), (1500, "columns 1 to")])
 def test_long_texts_are_drawn_in_part_and_a_note_names_the_rest(num_tokens: int, note: str) -> None:
-    drawn = figure(diagonal_record(num_tokens), "align")
+    drawn = figure(diagonal_record(num_tokens), "matrix")
     assert any(note in drawn_note for drawn_note in drawn.notes), drawn.notes
     assert note in text_of(drawn).replace("Every", "every").replace("Columns", "columns")
     assert len(drawn.svg) < 400_000
 
 
 def test_long_labels_end_in_an_ellipsis_and_a_note_explains_it() -> None:
-    drawn = figure(sample_record(source="Donaudampfschifffahrtsgesellschaftskapitän fuhr"), "align", words=True)
+    drawn = figure(sample_record(source="Donaudampfschifffahrtsgesellschaftskapitän fuhr"), "matrix", words=True)
     assert any(line.startswith("Donau") and line.endswith("…") for line in text_lines(drawn))
     assert "“…” marks shortened text" in drawn.notes
 
 
 def test_right_to_left_labels_keep_their_direction_and_alignment() -> None:
-    drawn = figure(sample_record(source="שלום עולם", target="مرحبا بالعالم"), "align", words=True)
+    drawn = figure(sample_record(source="שלום עולם", target="مرحبا بالعالم"), "matrix", words=True)
     texts = tree.fromstring(drawn.svg).iter(f"{SVG}text")
     labels = [element for element in texts if element.text in ("مرحبا", "שלום")]
     assert [element.get("direction") for element in labels] == ["rtl", "rtl"]
@@ -220,11 +220,13 @@ def test_hops_are_weights_over_sentences() -> None:
 
 
 def test_answers_show_start_and_end_curves_and_a_ranking() -> None:
-    lines = text_lines(figure(answered_record(), "verdict"))
+    lines = text_lines(figure(answered_record(), "prediction"))
     assert {"start", "end", "animal", "The animal", "(no answer)", "80.0 %"} <= set(lines)
 
 
-@pytest.mark.parametrize("view", ["align", "look", "heads", "steps", "beams", "place", "verdict", "flow"])
+@pytest.mark.parametrize(
+    "view", ["matrix", "lines", "heads", "decoding", "beam-tree", "positions", "prediction", "flow"]
+)
 def test_hostile_texts_stay_text(view: str) -> None:
     for record in hostile_records(hostile_strings(), each=25):
         if view == "flow":
@@ -238,7 +240,7 @@ def test_hostile_texts_stay_text(view: str) -> None:
 
 def test_png_has_the_requested_resolution_and_pdf_keeps_fonts(tmp_path: Path) -> None:
     needs_converter()
-    drawn = figure(sample_record(), "align")
+    drawn = figure(sample_record(), "matrix")
     png = drawn.save(tmp_path / "figure.png", dpi=150).read_bytes()
     assert png.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", png[16:24])
@@ -262,7 +264,7 @@ def test_png_has_the_requested_resolution_and_pdf_keeps_fonts(tmp_path: Path) ->
 def test_svg_is_recommended_once_for_complex_scripts(source: str, scripts: str, extension: str, tmp_path: Path) -> None:
     needs_converter()
     with pytest.warns(UserWarning) as caught:
-        figure(sample_record(source=source), "align", words=True).save(tmp_path / f"figure.{extension}", dpi=40)
+        figure(sample_record(source=source), "matrix", words=True).save(tmp_path / f"figure.{extension}", dpi=40)
     assert [str(warning.message) for warning in caught] == [
         f"PNG and PDF are drawn without shaping: letters of {scripts} may be missing, unjoined or in the wrong order; "
         "write .svg for them"
@@ -271,8 +273,8 @@ def test_svg_is_recommended_once_for_complex_scripts(source: str, scripts: str, 
 
 def test_there_is_no_warning_for_simple_scripts_or_for_svg(tmp_path: Path) -> None:
     needs_converter()
-    simple = figure(sample_record(source="Ångström Ωμέγα Москва tiếng"), "align", words=True)
-    arabic = figure(sample_record(source="سلام عليكم"), "align", words=True)
+    simple = figure(sample_record(source="Ångström Ωμέγα Москва tiếng"), "matrix", words=True)
+    arabic = figure(sample_record(source="سلام عليكم"), "matrix", words=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         simple.save(tmp_path / "figure.png", dpi=40)
@@ -283,7 +285,7 @@ def test_there_is_no_warning_for_simple_scripts_or_for_svg(tmp_path: Path) -> No
 def test_without_cairosvg_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cairosvg", None)
     with pytest.raises(UsageError, match=r"pip install 'regard\[figures\]', or write .svg or .tex"):
-        figure(sample_record(), "align").save(tmp_path / "figure.png")
+        figure(sample_record(), "matrix").save(tmp_path / "figure.png")
 
 
 @pytest.mark.parametrize(
@@ -291,5 +293,5 @@ def test_without_cairosvg_the_message_names_the_package(monkeypatch: pytest.Monk
 )
 def test_unknown_extensions_are_refused(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        figure(sample_record(), "align").save(tmp_path / name)
+        figure(sample_record(), "matrix").save(tmp_path / name)
     assert not list(tmp_path.iterdir())

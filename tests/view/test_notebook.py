@@ -57,7 +57,7 @@ def decode_image(attributes: dict[str, str | None]) -> tree.Element:
 
 
 def test_a_cell_shows_an_image_and_hides_the_frame_until_a_script_runs() -> None:
-    bundle = NotebookOutput(whole_record(), "align")._repr_mimebundle_()
+    bundle = NotebookOutput(whole_record(), "matrix")._repr_mimebundle_()
     assert list(bundle) == ["text/html", "image/svg+xml", "text/plain"]
     html = ParsedHtml(bundle["text/html"])
     assert html.tags == ["div", "div", "img", "iframe", "script"]
@@ -75,7 +75,7 @@ def test_a_cell_shows_an_image_and_hides_the_frame_until_a_script_runs() -> None
 
 
 def test_the_frame_opens_in_the_state_of_the_image() -> None:
-    output = NotebookOutput(whole_record(), "look", attention="encoder.0.self:1", token="animal", words=True)
+    output = NotebookOutput(whole_record(), "lines", attention="encoder.0.self:1", token="animal", words=True)
     (frame,) = ParsedHtml(output._repr_mimebundle_()["text/html"]).attributes_of("iframe")
     page = frame["srcdoc"] or ""
     view = json.loads("{" + page.partition('"view":{')[2].partition("}")[0] + "}")
@@ -86,7 +86,7 @@ def test_the_frame_opens_in_the_state_of_the_image() -> None:
         "measured": False,
         "unit": "word",
         "q": 1,
-        "view": "look",
+        "view": "lines",
     }
 
 
@@ -98,7 +98,7 @@ def test_a_cell_stays_small_and_names_what_it_omits() -> None:
     record = Record("x", {"source": text}, (attention,))
     bundle = NotebookOutput(record, "heads")._repr_mimebundle_()
     assert sum(len(content.encode()) for content in bundle.values()) <= MAX_CELL_BYTES
-    figure = NotebookOutput(record, "align").figure
+    figure = NotebookOutput(record, "matrix").figure
     static_html = mimebundle(record, figure, {}, max_bytes=300_000)["text/html"]
     assert "iframe" not in static_html
     assert "too large for a cell" in static_html
@@ -108,7 +108,7 @@ def test_a_cell_stays_small_and_names_what_it_omits() -> None:
 def test_hostile_texts_stay_inside_the_frame() -> None:
     num_frames = 0
     for record in hostile_records(hostile_strings(), each=25):
-        bundle = NotebookOutput(record, "align")._repr_mimebundle_()
+        bundle = NotebookOutput(record, "matrix")._repr_mimebundle_()
         html = ParsedHtml(bundle["text/html"])
         if "too large for a cell" in html.text:
             assert html.tags == ["div", "img", "p", "small"]
@@ -200,7 +200,7 @@ def test_the_notebook_about_views_runs_and_its_export_shows_five_views(exported:
     images = ParsedHtml(exported.read_text(encoding="utf-8")).attributes_of("img")
     figures = [decode_image(image) for image in images if (image.get("src") or "").startswith("data:image/svg+xml")]
     titles = [(image.get("alt") or "").partition(":")[0] for image in images]
-    views = ["align", "look", "heads", "steps", "flow"]
+    views = ["matrix", "lines", "heads", "decoding", "flow"]
     assert [title for title in titles if title in views] == views
     assert len(figures) == 5
 

@@ -20,7 +20,7 @@ from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import answered_record, distributions, sample_record, whole_record
 
 needs_browser()
-VIEWS = ["look", "heads", "align", "steps", "maths", "place", "verdict", "flow", "compare"]
+VIEWS = ["lines", "heads", "matrix", "decoding", "math", "positions", "prediction", "flow", "compare"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_every_view_is_drawn_and_has_a_table(tab: Seen, address: str) -> None:
 
 
 def test_weights_shown_are_those_of_the_record(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=align&attention=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
+    tab.open(f"{address}#view=matrix&attention=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
     weights = whole_record()["decoder.cross"].matrix(0, 1)
     displayed = read_weights(tab)
     assert displayed.shape == weights.shape
@@ -102,7 +102,7 @@ def test_keys_select_words_layers_heads_and_records(tab: Seen, address: str) -> 
 
 
 def test_keys_switch_between_words_and_subwords_and_hide_special_tokens(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=look&attention=encoder.self")
+    tab.open(f"{address}#view=lines&attention=encoder.self")
     assert tab.count(".lines-view .from .token") == 6  # five words and the end token
     tab.keys("w")
     assert tab.count(".lines-view .from .token") == 8  # animal and tired are two subwords each
@@ -113,7 +113,7 @@ def test_keys_switch_between_words_and_subwords_and_hide_special_tokens(tab: See
 
 
 def test_a_key_cycles_through_the_normalisations(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=align&layer=0&heads=0")
+    tab.open(f"{address}#view=matrix&layer=0&heads=0")
     normalisations = []
     for _ in range(4):
         normalisations.append(selected_option(tab, "select[aria-label^=normalisation]"))
@@ -122,7 +122,7 @@ def test_a_key_cycles_through_the_normalisations(tab: Seen, address: str) -> Non
 
 
 def test_the_pointer_shows_a_weight_and_a_click_pins_the_query(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=align")
+    tab.open(f"{address}#view=matrix")
     row = tab.page.locator(".label.row[data-row='1']").bounding_box()
     other_row = tab.page.locator(".label.row[data-row='3']").bounding_box()
     column = tab.page.locator(".label.column[data-column='1']").bounding_box()
@@ -148,7 +148,7 @@ def test_the_pointer_shows_a_weight_and_a_click_pins_the_query(tab: Seen, addres
 
 
 def test_two_selected_heads_have_two_colours(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=look&layer=0&heads=0")
+    tab.open(f"{address}#view=lines&layer=0&heads=0")
     tab.page.click('.square[data-layer="0"][data-head="1"]', modifiers=["Shift"])
     tab.settle()
     assert tab.count('.square[aria-selected="true"]') == 2
@@ -161,7 +161,7 @@ def test_two_selected_heads_have_two_colours(tab: Seen, address: str) -> None:
 
 def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, address: str) -> None:
     tab.open(
-        f"{address}#view=align&attention=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes"
+        f"{address}#view=matrix&attention=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes"
     )
     assert tab.text(".query-label").lstrip("▁") == "was"
     assert tab.count('.square[aria-selected="true"]') == 2
@@ -178,7 +178,7 @@ def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, ad
     assert not tab.count(".stage .notice")
 
 
-@pytest.mark.parametrize("view", ["align", "look", "steps"])
+@pytest.mark.parametrize("view", ["matrix", "lines", "decoding"])
 def test_a_figure_is_saved_with_its_text_as_text(tab: Seen, address: str, view: str, tmp_path: Path) -> None:
     tab.open(f"{address}#view={view}")
     with tab.page.expect_download() as download:
@@ -225,7 +225,7 @@ def test_every_control_has_a_label_for_screen_readers(tab: Seen, address: str) -
 
 
 def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=maths&attention=encoder.self&layer=1&heads=2")
+    tab.open(f"{address}#view=math&attention=encoder.self&layer=1&heads=2")
     weights = tab.page.eval_on_selector_all(
         ".math-table .weight", "cells => cells.map(cell => Number(cell.textContent))"
     )
@@ -238,7 +238,7 @@ def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation
 
 
 def test_arrows_walk_through_decoding_steps_and_beams_are_drawn(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=steps")
+    tab.open(f"{address}#view=decoding")
     tab.keys("ArrowRight", "ArrowRight")
     assert "step 3 of 6" in tab.text(".stage")
     assert tab.count(".stage .token.later") == 3
@@ -248,7 +248,7 @@ def test_arrows_walk_through_decoding_steps_and_beams_are_drawn(tab: Seen, addre
 
 
 def test_answers_are_highlighted_in_their_passage(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=verdict&record=2")
+    tab.open(f"{address}#view=prediction&record=2")
     assert tab.text(".token.in-span") == "anim"
     assert tab.count(".plot") == 2
     tab.page.hover(".answer >> nth=1")
@@ -275,13 +275,13 @@ def test_right_to_left_texts_run_from_the_right(tab: Seen, tmp_path: Path) -> No
     weights = np.array([[[[0.9, 0.1], [0.1, 0.9]]]], dtype=np.float32)
     attention = AttentionRecord("decoder.cross", "target", "source", weights, (0,))
     record = Record("", {"source": source, "target": target}, (attention,))
-    tab.open(f"{written([record], tmp_path)}#view=align")
+    tab.open(f"{written([record], tmp_path)}#view=matrix")
     labels = tab.page.eval_on_selector_all(
         ".label.column", "labels => labels.map(label => [Number(label.getAttribute('x')), label.textContent])"
     )
     _, rightmost = max(labels)
     assert rightmost == "القط"
-    tab.open(f"{written([record], tmp_path)}#view=look&form=text")
+    tab.open(f"{written([record], tmp_path)}#view=lines&form=text")
     assert tab.page.get_attribute(".running p", "dir") == "rtl"
 
 
@@ -317,7 +317,7 @@ def test_long_texts_have_few_labels_and_a_truncated_table(tab: Seen, tmp_path: P
     weights = distributions((1, 2, num_words, num_words), 1)
     attention = AttentionRecord("encoder.self", "source", "source", weights, (0,))
     record = Record("long", {"source": text}, (attention,))
-    tab.open(f"{written([record], tmp_path)}#view=align")
+    tab.open(f"{written([record], tmp_path)}#view=matrix")
     assert tab.count(".label") < 200
     for _ in range(9):
         tab.page.click("button[aria-label='zoom in']")
@@ -371,7 +371,7 @@ def tags_of_all_records(tab: Seen, records: list[Record], title: str, folder: Pa
 
 def test_a_head_that_aligns_the_decoder_input_is_shifted_by_one_row(tab: Seen, tmp_path: Path) -> None:
     record = replace(whole_record(), view={"shift": 1})
-    tab.open(f"{written([record], tmp_path)}#view=align&unit=piece&table=yes")
+    tab.open(f"{written([record], tmp_path)}#view=matrix&unit=piece&table=yes")
     weights = record["decoder.cross"].matrix(1, 2)
     displayed = read_weights(tab)
     assert np.array_equal(displayed[:-1], weights[1:])  # this head's weights are ones and zeros

@@ -56,9 +56,9 @@ def test_files_are_ascii_and_balanced(view: str) -> None:
 
 def test_hostile_texts_cannot_end_the_picture() -> None:
     command = re.compile(r"\\(?:input|write|end|begin|def)\b")
-    num_commands = len(command.findall(figure(whole_record(), "align").tex))
+    num_commands = len(command.findall(figure(whole_record(), "matrix").tex))
     for record in hostile_records(hostile_strings(), each=100):
-        tex = figure(record, "align").tex
+        tex = figure(record, "matrix").tex
         assert tex.isascii()
         assert len(command.findall(tex)) == num_commands
 
@@ -68,7 +68,7 @@ def test_large_matrices_are_pooled_and_keep_their_size_on_paper() -> None:
     text = RecordText.from_subwords("x", [f"t{index}" for index in range(num_tokens)], range(num_tokens))
     weights = np.eye(num_tokens, dtype=np.float32)[None, None]
     attention = AttentionRecord("encoder.self", "source", "source", weights, (0,))
-    drawn = figure(Record("x", {"source": text}, (attention,)), "align")
+    drawn = figure(Record("x", {"source": text}, (attention,)), "matrix")
     grid = next(mark for mark in drawn.drawing.marks if isinstance(mark, Grid))
     assert "% 300 x 300 cells are pooled" in drawn.tex
     grid_tex = drawn.tex.partition("% 300")[2]

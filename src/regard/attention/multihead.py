@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,71 +18,15 @@ from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.attention.positions import BoundPositions
 from regard.attention.scores import softmax
 from regard.attention.trace import active_trace
+from regard.config.block import BlockConfig
 
 
 class RowLinear(nn.Linear):
-    """A linear layer that computes some of its rows alone in a way of its own, such as one with LoRA."""
+    """A linear layer that can compute some of its outputs alone."""
 
     def project_rows(self, hidden: Tensor, start: int, stop: int) -> Tensor:
         """Output with rows `start:stop` of the weight."""
         return linear(hidden, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
-
-
-@dataclass(frozen=True)
-class HeadSizes:
-    """Numbers and sizes of heads.
-
-    >>> HeadSizes.standard(hidden_size=12, num_heads=3)
-    HeadSizes(num_heads=3, num_kv_heads=3, key_size=4, value_size=4, scale=0.5)
-    """
-
-    num_heads: int
-    num_kv_heads: int  # a key or value head is shared by num_heads / num_kv_heads queries (Ainslie et al. 2023)
-    key_size: int  # d, of queries and keys
-    value_size: int  # v
-    scale: float  # factor of the scores
-
-    @classmethod
-    def standard(cls, hidden_size: int, num_heads: int) -> HeadSizes:
-        """Heads of hidden_size / num_heads that share nothing (Vaswani et al. 2017, section 3.2.2)."""
-        head_size = hidden_size // num_heads
-        return cls(
-            num_heads,
-            num_kv_heads=num_heads,
-            key_size=head_size,
-            value_size=head_size,
-            scale=1 / math.sqrt(head_size),
-        )
-
-    @property
-    def query_width(self) -> int:
-        """Width of all queries of a token."""
-        return self.num_heads * self.key_size
-
-    @property
-    def key_width(self) -> int:
-        """Width of all keys of a token."""
-        return self.num_kv_heads * self.key_size
-
-    @property
-    def value_width(self) -> int:
-        """Width of all values of a token."""
-        return self.num_kv_heads * self.value_size
-
-    @property
-    def qkv_widths(self) -> tuple[int, int, int]:
-        """Rows of query, key and value in their fused matrix."""
-        return self.query_width, self.key_width, self.value_width
-
-    @property
-    def key_value_widths(self) -> tuple[int, int]:
-        """Rows of key and value in their fused matrix."""
-        return self.key_width, self.value_width
-
-    @property
-    def output_width(self) -> int:
-        """Width of the merged heads."""
-        return self.num_heads * self.value_size
 
 
 class Heads(NamedTuple):
@@ -99,12 +42,12 @@ class _MultiHead(nn.Module):
     """What self-attention and cross-attention share: splitting into heads, and the only call of `attend`."""
 
     def __init__(
-        self, sizes: HeadSizes, dropout: float, query_norm: nn.Module | None, key_norm: nn.Module | None
+        self, config: BlockConfig, query_norm: nn.Module | None = None, key_norm: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.sizes = sizes
-        self.num_heads = sizes.num_heads
-        self.dropout = dropout
+        self.config = config
+        self.num_heads = config.num_heads
+        self.dropout = config.attention_dropout
         self.site = ""
         self.query_norm = query_norm  # of each head
         self.key_norm = key_norm
@@ -116,18 +59,18 @@ class _MultiHead(nn.Module):
 
     def _split_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T, heads · size] → [B, heads, T, size], keys normalised if there is a norm."""
-        keys = key.unflatten(-1, (self.sizes.num_kv_heads, -1)).transpose(1, 2)
-        values = value.unflatten(-1, (self.sizes.num_kv_heads, -1)).transpose(1, 2)
+        keys = key.unflatten(-1, (self.config.kv_heads, -1)).transpose(1, 2)
+        values = value.unflatten(-1, (self.config.kv_heads, -1)).transpose(1, 2)
         return keys if self.key_norm is None else self.key_norm(keys), values
 
     def _align_heads(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Heads:
         """Heads as `attend` takes them: a key and a value for each query head, scores scaled by 1/√d."""
-        sizes = self.sizes
-        factor = sizes.scale * math.sqrt(sizes.key_size)
-        if not math.isclose(factor, 1):
-            query = query * factor
-        if sizes.num_kv_heads != sizes.num_heads:
-            queries_per_key = sizes.num_heads // sizes.num_kv_heads
+        config = self.config
+        if config.attention_scale:
+            factor = config.attention_scale * math.sqrt(config.key_dim)
+            query = query if math.isclose(factor, 1) else query * factor
+        if config.kv_heads != config.num_heads:  # grouped queries (Ainslie et al. 2023)
+            queries_per_key = config.num_heads // config.kv_heads
             key = key.repeat_interleave(queries_per_key, dim=1)
             value = value.repeat_interleave(queries_per_key, dim=1)
         return Heads(query, key, value, None if bias is None else bias.to(query.dtype))
@@ -152,21 +95,11 @@ class SelfAttention(_MultiHead):
     """Multi-head self-attention within each sequence of a packed batch (Vaswani et al. 2017, section 3.2.2)."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        *,
-        output_bias: bool | None = None,  # as `bias` where None
-        sizes: HeadSizes | None = None,
-        query_norm: nn.Module | None = None,
-        key_norm: nn.Module | None = None,
+        self, config: BlockConfig, query_norm: nn.Module | None = None, key_norm: nn.Module | None = None
     ) -> None:
-        sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
-        super().__init__(sizes, dropout, query_norm, key_norm)
-        self.qkv = nn.Linear(hidden_size, sum(sizes.qkv_widths), bias=bias)
-        self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
+        super().__init__(config, query_norm, key_norm)
+        self.qkv = RowLinear(config.hidden_size, sum(config.qkv_widths), bias=config.bias.qkv)
+        self.out = nn.Linear(config.output_width, config.hidden_size, bias=config.bias.output)
 
     def forward(
         self,
@@ -203,7 +136,7 @@ class SelfAttention(_MultiHead):
         cache: LayerCache | None = None,
     ) -> Heads:
         """Heads of padded projections [B, T, …] at positions [B|1, T], with the positional scheme applied."""
-        query, key, value = qkv.split(self.sizes.qkv_widths, dim=-1)
+        query, key, value = qkv.split(self.config.qkv_widths, dim=-1)
         query_heads = positions.rotate(self._split_query(query), token_positions)
         key_heads, value_heads = self._split_key_value(key, value)
         key_heads = positions.rotate(key_heads, token_positions)
@@ -223,12 +156,12 @@ class SelfAttention(_MultiHead):
     ) -> Tensor:
         """Merged heads of the selected tokens; an active trace still captures the queries of all tokens."""
         assert mask is not None
-        sizes = self.sizes
-        query_width = sizes.query_width
-        kv_width = sum(sizes.key_value_widths)
-        query = selected.pad(self._project_qkv(hidden.index_select(0, selected.indices), 0, query_width))
-        key_value = batch.pad(self._project_qkv(hidden, query_width, query_width + kv_width))
-        key_heads, value_heads = self._split_key_value(*key_value.split(sizes.key_value_widths, dim=-1))
+        config = self.config
+        query_width = config.query_width
+        qkv_width = sum(config.qkv_widths)
+        query = selected.pad(self.qkv.project_rows(hidden.index_select(0, selected.indices), 0, query_width))
+        key_value = batch.pad(self.qkv.project_rows(hidden, query_width, qkv_width))
+        key_heads, value_heads = self._split_key_value(*key_value.split(config.key_value_widths, dim=-1))
         heads = self._align_heads(
             positions.rotate(self._split_query(query), selected.padded_positions),
             positions.rotate(key_heads, positions.key),
@@ -273,39 +206,22 @@ class SelfAttention(_MultiHead):
         )
         capture(trace, self.site, call)
 
-    def _project_qkv(self, hidden: Tensor, start: int, stop: int) -> Tensor:
-        """Project with rows `start:stop` of the fused QKV weight."""
-        if isinstance(self.qkv, RowLinear):
-            return self.qkv.project_rows(hidden, start, stop)
-        bias = self.qkv.bias
-        return linear(hidden, self.qkv.weight[start:stop], None if bias is None else bias[start:stop])
-
 
 class CrossAttention(_MultiHead):
     """Multi-head attention of target tokens to the hidden states of the source."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        *,
-        output_bias: bool | None = None,  # as `bias` where None
-        sizes: HeadSizes | None = None,
-        query_norm: nn.Module | None = None,
-        key_norm: nn.Module | None = None,
+        self, config: BlockConfig, query_norm: nn.Module | None = None, key_norm: nn.Module | None = None
     ) -> None:
-        sizes = sizes or HeadSizes.standard(hidden_size, num_heads)
-        super().__init__(sizes, dropout, query_norm, key_norm)
-        self.query = nn.Linear(hidden_size, sizes.query_width, bias=bias)
-        self.key_value = nn.Linear(hidden_size, sum(sizes.key_value_widths), bias=bias)
-        self.out = nn.Linear(sizes.output_width, hidden_size, bias=bias if output_bias is None else output_bias)
+        super().__init__(config, query_norm, key_norm)
+        self.query = nn.Linear(config.hidden_size, config.query_width, bias=config.bias.qkv)
+        self.key_value = nn.Linear(config.hidden_size, sum(config.key_value_widths), bias=config.bias.qkv)
+        self.out = nn.Linear(config.output_width, config.hidden_size, bias=config.bias.output)
 
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> CrossKeyValues:
         """Keys and values of the source's hidden states [M, D], computed once per source."""
         padded = batch.pad(self.key_value(hidden))  # [S, K, …]
-        key, value = padded.split(self.sizes.key_value_widths, dim=-1)
+        key, value = padded.split(self.config.key_value_widths, dim=-1)
         return CrossKeyValues(*self._split_key_value(key, value))
 
     def forward(
@@ -325,4 +241,4 @@ class CrossAttention(_MultiHead):
         query_heads = self._split_query(by_sentence).to(source.key.dtype)
         heads = self._align_heads(query_heads, source.key, source.value, None)
         context = self._attend(heads, mask, noise).to(hidden.dtype)
-        return self.out(batch.pack(context.reshape(*query.shape[:2], self.sizes.output_width)))
+        return self.out(batch.pack(context.reshape(*query.shape[:2], self.config.output_width)))

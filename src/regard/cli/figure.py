@@ -13,38 +13,39 @@ from regard.cli.model_options import MODEL_ARGUMENT, TORCH_OPTIONS
 from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result
 from regard.cli.see import read_passage, read_record, read_story_file
+from regard.components import VIEWS
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.view.record.record import Record
+
+
+def _list_views() -> str:
+    """Views with a figure or lines of text, one per line."""
+    views = {name: view.description for name, view in VIEWS.items() if view.draw or view.render}
+    width = max(map(len, views))
+    return "\n".join(f"  {name:<{width}}  {description}" for name, description in views.items())
+
 
 HELP = """Draw one view of a model's attention on TEXT; the name of the file selects .svg, .pdf, .png or .tex.
 
 Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Views:
 
 \b
-  look     lines between tokens; --token selects one
-  heads    small multiples of every head
-  align    attention matrix: rows attend to columns
-  steps    generated tokens and their alternatives; beams: the tree of the beam search
-  maths    query, key and value to output in six steps
-  place    positional encodings and their similarity
-  verdict  probabilities of labels or answers
-  flow     attention rollout to one token through all layers
-  hops     attention of each hop of a memory network
+{views}
 
 \b
-  regard figure runs/en-de "Two dogs run in the snow." --view align --words --out figure.svg
-  regard figure runs/en-de "Two dogs run." --view look --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
+  regard figure runs/en-de "Two dogs run in the snow." --view matrix --words --out figure.svg
+  regard figure runs/en-de "Two dogs run." --view lines --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
-  regard figure dogs.json --view steps
+  regard figure dogs.json --view decoding
 """
 VIEW_SECTION = "View"
 LAYOUT_SECTION = "Layout"
 
 
 @verb(
-    HELP,
+    HELP.format(views=_list_views()),
     [
         MODEL_ARGUMENT,
         click.Argument(["text"], required=False, metavar="[TEXT]"),
@@ -79,7 +80,7 @@ LAYOUT_SECTION = "Layout"
             ["--token"],
             metavar="TOKEN",
             section=VIEW_SECTION,
-            help="Token of the views look, maths and flow: its text, or its index from 0.",
+            help="Token of the views lines, math and flow: its text, or its index from 0.",
         ),
         Option(
             ["--norm"],
@@ -149,7 +150,7 @@ def figure(
     if folder.lower().endswith(".json") and Path(folder).is_file():
         record = read_record(folder, text)
     else:
-        qkv_head = _qkv_head(attention, layer, head) if view == "maths" else ""
+        qkv_head = _qkv_head(attention, layer, head) if view == "math" else ""
         record = _record_text(folder, text, load_options, qkv_head, passage=passage, story=story, pair=pair)
     selection = {"attention": attention, "layer": layer, "head": head, "words": words, "token": token, "norm": norm}
     if out is None:
@@ -208,5 +209,5 @@ def _qkv_head(attention: str, layer: int | None, head: int | None) -> str:
         site_kind = ".".join(part for part in attention.split(".") if not part.isdigit())
         return f"{site_name(site_kind, layer)}:{head}"
     if attention or layer is not None or head is not None:
-        raise UsageError("maths shows one head: name site and head, as in --attention encoder.3.self:2, or neither")
+        raise UsageError("math shows one head: name site and head, as in --attention encoder.3.self:2, or neither")
     return "best"

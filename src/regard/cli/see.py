@@ -13,6 +13,7 @@ from regard import __version__
 from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT
 from regard.cli.options import AutoNumber, Option, changed_settings, knob_options, verb
 from regard.cli.output import json_line, note, print_result
+from regard.components import VIEWS
 from regard.config.data import ReadConfig
 from regard.config.inference import RecordConfig
 from regard.errors import UsageError
@@ -35,7 +36,7 @@ view), .json (the record).
   regard see runs/en-de "Two dogs run." --ablate encoder.1.self:2 --compare
   regard see runs/mood "A quiet triumph." --attribution --importance
   regard see runs/en-de --epochs
-  regard see dogs.json --view align --out dogs.svg
+  regard see dogs.json --view matrix --out dogs.svg
 """
 MAX_SNAPSHOTS = 40  # evaluations of a training run that are shown
 MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best head are recorded by default
@@ -52,7 +53,7 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
         Option(
             ["--view"],
             default="",
-            help="Initial view: look, heads, align, steps, maths, place, verdict or flow. [default: by the task]",
+            help=f"Initial view: {', '.join(VIEWS)}. [default: by the task]",
         ),
         Option(["--out"], metavar="FILE", help="Output file: .html, .svg, .png, .pdf, .tex or .json."),
         Option(
@@ -302,7 +303,6 @@ def _with_initial_view(record: Record, view: str, heads: str) -> Record:
 
 def _check_view(view: str, out: str | None) -> None:
     """Raise for an unknown view, or one that is not in the format of the output."""
-    from regard.components import VIEWS
     from regard.view.export import FIGURES, check_ending
 
     if out is not None:

@@ -109,6 +109,7 @@ ADVANCED = (  # settings with a short flag that only `--help-all` lists
     "training.workers",
     "data.read.max_reject",
     "data.read.delimiter",
+    "data.read.no_header",
 )
 PINNED_SETTINGS = ("precision", "threads", "batch_tokens")  # resolved settings of a recipe that is a run.json
 

@@ -40,8 +40,8 @@ class BlockConfig(Config):
     ...     hidden_size=64, num_heads=8, num_kv_heads=2, feed_forward_size=172, activation="silu", gated=True,
     ...     norm="rms", bias=BiasConfig.uniform(False),
     ... )
-    >>> llama.key_dim, llama.value_dim, llama.kv_heads
-    (8, 8, 2)
+    >>> llama.key_dim, llama.value_dim, llama.kv_heads, llama.qkv_widths
+    (8, 8, 2, (64, 16, 16))
     """
 
     hidden_size: int = knob(256, "Hidden size.", low=1)
@@ -89,6 +89,26 @@ class BlockConfig(Config):
     def value_dim(self) -> int:
         """Size of a value, d_v."""
         return self.value_size or self.key_dim
+
+    @property
+    def query_width(self) -> int:
+        """Width of all queries of a token."""
+        return self.num_heads * self.key_dim
+
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """Rows of query, key and value in their fused matrix."""
+        return self.query_width, *self.key_value_widths
+
+    @property
+    def key_value_widths(self) -> tuple[int, int]:
+        """Rows of key and value in their fused matrix."""
+        return self.kv_heads * self.key_dim, self.kv_heads * self.value_dim
+
+    @property
+    def output_width(self) -> int:
+        """Width of the merged heads."""
+        return self.num_heads * self.value_dim
 
     @property
     def has_input_norms(self) -> bool:

@@ -15,6 +15,7 @@ test replaces tokens in the order of their attribution: the larger the loss, the
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -84,11 +85,13 @@ def add_attribution(record: Record, pipeline: Any, *inputs: str, methods: Sequen
 
 @contextmanager
 def _replace_embeddings(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
-    """Let the next call of an embedding return these vectors."""
+    """Let the next call of an embedding, by this thread, return these vectors."""
     pending = [vectors]
+    thread = threading.get_ident()
 
     def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        return pending.pop().to(output.dtype) if pending else None
+        is_awaited = pending and threading.get_ident() == thread
+        return pending.pop().to(output.dtype) if is_awaited else None
 
     handle = embedding.register_forward_hook(hook)
     try:

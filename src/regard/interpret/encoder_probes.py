@@ -30,7 +30,7 @@ from regard.interpret.probes import (
 )
 from regard.models.bert import Bert
 from regard.models.layers.pooling import POOLING_SITE
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline, question_passage_pairs
@@ -66,7 +66,7 @@ class LabelProbe:
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "accuracy": True, "f1": True}
 
     def __init__(self, pipeline: ClassificationPipeline, examples: LabelledTexts) -> None:
-        assert isinstance(pipeline.classifier, RecurrentClassifier | EncoderClassifier)
+        assert isinstance(pipeline.classifier, TextModelClassifier | EncoderClassifier)
         self.pipeline = pipeline
         self.examples = examples
         self.classifier = pipeline.classifier

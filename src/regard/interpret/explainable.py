@@ -19,7 +19,7 @@ from regard.models.layers.losses import target_logprobs
 from regard.models.layers.pooling import POOLING_SITE
 from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
-from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source, split_pair
 from regard.pipeline.translation import TranslationPipeline
@@ -78,7 +78,7 @@ def _explainable_label(pipeline: ClassificationPipeline, inputs: Sequence[str], 
         raise UsageError(f"no label {label!r}{nearest(label, pipeline.labels)}: {', '.join(pipeline.labels)}")
     label_index = pipeline.labels.index(label)
     classifier = pipeline.classifier
-    if isinstance(classifier, RecurrentClassifier):
+    if isinstance(classifier, TextModelClassifier):
         if len(inputs) > 1:
             raise UsageError("this classifier reads single texts, not pairs: give one text")
         return _ExplainableRnnLabel(classifier, inputs[0], label, label_index)
@@ -187,7 +187,7 @@ class _ExplainableLabel(_ExplainableRow):
 class _ExplainableRnnLabel:
     """Label of a classifier with its own vocabulary."""
 
-    def __init__(self, classifier: RecurrentClassifier, text: str, label: str, label_index: int) -> None:
+    def __init__(self, classifier: TextModelClassifier, text: str, label: str, label_index: int) -> None:
         ((_, batch),) = classifier.preprocessor.encode([text]).batches()
         if batch.features is not None:
             raise UsageError("attribution is for models with their own embeddings: this one reads frozen features, too")

@@ -4,7 +4,7 @@
     MultiHeadAttention   padded tensors, with the interface and the weights of torch.nn.MultiheadAttention
     TransformerBlock     packed hidden states, as in Regard's own models; FeedForward is its second half
     causal, padding, window   masks, combined by `&`, `|` and `~`; subclass Mask for others
-    build_positions      learned, sinusoidal or rotary positions by name; subclass Positions for others
+    build_positions      positions by name: learned, sinusoidal, rotary, alibi, relative; subclass Positions for others
     pack_sequences       token ids or vectors of any lengths, end to end, with their PackedBatch
     Noise                dropout as a function of seed, step and site
     vocabulary_loss      cross-entropy without the logits of all tokens at once

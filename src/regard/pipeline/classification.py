@@ -18,14 +18,14 @@ from regard.errors import UsageError
 from regard.hardware import ForkSafeLock
 from regard.models.text_classifier import TextClassifierModel
 from regard.pipeline.pickling import PicklablePipeline
-from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, TextModelRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
 from regard.tasks.classification import label_probabilities
 from regard.tasks.metrics import label_scores
 from regard.tasks.predictions import PredictedLabels, PredictedLabelSets
-from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.scoring import Scoring
+from regard.tasks.text_model import TextPreprocessor
 from regard.tasks.windows import encode_texts, text_logits
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import LabelProbabilities
@@ -61,11 +61,11 @@ class TextClassifier(Protocol):
 
 
 @dataclass(frozen=True)
-class RecurrentClassifier:
+class TextModelClassifier:
     """Classifier with its own vocabulary: an RNN, or a model of a plugin's family."""
 
     model: TextClassifierModel
-    preprocessor: RnnPreprocessor
+    preprocessor: TextPreprocessor
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
         """Predict the probabilities of all labels for each text."""
@@ -81,7 +81,7 @@ class RecurrentClassifier:
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text."""
-        recorder = RnnTextRecorder(self.model, self.preprocessor)
+        recorder = TextModelRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
         return recorder.record(text, config, task=TASK, label=best_label, prediction=probabilities)
 

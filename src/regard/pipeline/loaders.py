@@ -26,7 +26,7 @@ from regard.models import build_model
 from regard.models.base import move_to_device
 from regard.models.inference import check_ablation, configure_torch, prepare_for_inference
 from regard.models.text_classifier import TextClassifierModel
-from regard.pipeline.classification import TASK, ClassificationPipeline, EncoderClassifier, RecurrentClassifier
+from regard.pipeline.classification import TASK, ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
@@ -40,8 +40,8 @@ from regard.pipeline.translation import TranslationPipeline
 from regard.registry import PACKAGE, PluginWarning, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
-from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.story_qa import StoryVocabulary
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.training.listeners import Listener
 from regard.training.run import train_run
@@ -93,7 +93,7 @@ def _load_preprocessor(
     loaded: LoadedTextModel[Any],
     device: str,
     dtype: torch.dtype,
-) -> RnnPreprocessor:
+) -> TextPreprocessor:
     """Load the input side of a text model, with the frozen ELMo features where an RNN has them."""
     labels = loaded.metadata.get("labels")
     if not isinstance(labels, list) or len(labels) != loaded.config.num_labels:
@@ -106,7 +106,7 @@ def _load_preprocessor(
         metadata = loaded.metadata.get("features")
         if not isinstance(metadata, dict) or features.digest != metadata.get("digest"):
             raise CheckpointError(f"{features_folder}: not the features that the model was trained with")
-    return RnnPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
+    return TextPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
 
 
 def _load_fine_tuned(
@@ -178,7 +178,7 @@ def load_text_classifier(
         model.load_state_dict(loaded.weights)
         model = prepare_for_inference(model, device, dtype)
     preprocessor = _load_preprocessor(folder, loaded, device, dtype)
-    return ClassificationPipeline(RecurrentClassifier(model, preprocessor), loaded.metadata)
+    return ClassificationPipeline(TextModelClassifier(model, preprocessor), loaded.metadata)
 
 
 def _load_encoder_classifier(folder: str | Path, options: BackendOptions) -> ClassificationPipeline:

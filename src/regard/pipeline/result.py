@@ -78,7 +78,7 @@ class PipelineResult:
 
         return show_record(self._record_once(), path, view=view, open_browser=open_browser)
 
-    def figure(self, view: str = "align", **options: Any) -> Figure:
+    def figure(self, view: str = "matrix", **options: Any) -> Figure:
         """Draw one view as a figure, which can be saved as SVG, PNG, PDF or TikZ."""
         from regard.view.figure import figure
 

@@ -17,14 +17,14 @@ from regard.data.conll import TaggedSentences
 from regard.hardware import ForkSafeLock
 from regard.models.rnn_text import RnnTagger
 from regard.pipeline.pickling import PicklablePipeline
-from regard.pipeline.records.encoder_records import EncoderRecorder, RnnTextRecorder, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, TextModelRecorder, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
 from regard.tasks.predictions import PredictedEntities, PredictedTags
-from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.scoring import Scoring
 from regard.tasks.tagging import RnnSentences, Spans, encode_words, split_words, tag_logprobs, word_spans
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import DecodingStep
 from regard.view.record.record import Record
@@ -62,7 +62,7 @@ class RecurrentTagger:
     """RNN tagger with its own vocabulary."""
 
     model: RnnTagger
-    preprocessor: RnnPreprocessor
+    preprocessor: TextPreprocessor
 
     def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
         """Predict the log-probabilities of all tags for the words at these spans; truncated words are tagged O."""
@@ -77,7 +77,7 @@ class RecurrentTagger:
         self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
     ) -> Record:
         """Record the layer mix of the frozen features for one text."""
-        recorder = RnnTextRecorder(self.model, self.preprocessor)
+        recorder = TextModelRecorder(self.model, self.preprocessor)
         return recorder.record(text, config, task=TASK, texts=texts, steps=tuple(steps))
 
 

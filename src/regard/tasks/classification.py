@@ -1,4 +1,4 @@
-"""Text classification: batches and losses of encoders and of RNN text encoders."""
+"""Text classification: batches and losses of encoders and of models with their own vocabulary."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
-from regard.tasks.rnn_text import RnnTexts
+from regard.tasks.text_model import PreprocessedTexts
 from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class RnnLabelBatch:
+class TextLabelBatch:
     """Texts and the indices of their labels."""
 
     texts: TextBatch
@@ -40,14 +40,14 @@ class RnnLabelBatch:
         return f"{len(self.labels)} texts of up to {self.texts.tokens.lengths.max()} tokens"
 
 
-class RnnClassificationObjective(RowObjective[RnnTexts]):
+class TextClassificationObjective(RowObjective[PreprocessedTexts]):
     """Cross-entropy of the labels that a text classifier with its own vocabulary predicts."""
 
     unit = "texts"
 
     def __init__(
         self,
-        train: RnnTexts,
+        train: PreprocessedTexts,
         labels: Indices,
         *,
         seed: int,
@@ -57,12 +57,12 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
         self.labels = labels
 
-    def batch(self, indices: Indices, epoch: int) -> RnnLabelBatch:
+    def batch(self, indices: Indices, epoch: int) -> TextLabelBatch:
         """Training texts and their labels."""
-        return RnnLabelBatch(self.train.batch(indices), self.labels[indices])
+        return TextLabelBatch(self.train.batch(indices), self.labels[indices])
 
     def loss(
-        self, model: TextClassifierModel, batch: RnnLabelBatch, smoothing: float, noise: Noise | None
+        self, model: TextClassifierModel, batch: TextLabelBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
         """Sums of the smoothed and the plain loss over the batch's texts."""
         if self.class_weights is None:
@@ -71,7 +71,7 @@ class RnnClassificationObjective(RowObjective[RnnTexts]):
         return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.class_weights)
 
 
-def label_probabilities(model: TextClassifierModel, texts: RnnTexts) -> NDArray[np.float32]:
+def label_probabilities(model: TextClassifierModel, texts: PreprocessedTexts) -> NDArray[np.float32]:
     """Probability of each label for each text, [texts, labels]."""
     probabilities = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
     for indices, batch in texts.batches():

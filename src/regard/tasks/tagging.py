@@ -21,7 +21,7 @@ from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.tasks.base import RowObjective
 from regard.tasks.losses import cross_entropy_sums
-from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
+from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.tasks.windows import OVERLAP_DIVISOR, CachedStates, EncodedTexts, encode_for_training, window_spans
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 
@@ -217,14 +217,14 @@ def tag_logprobs(
 
 
 @dataclass
-class RnnSentences(RnnTexts):
+class RnnSentences(PreprocessedTexts):
     """Sentences of an RNN text encoder, and the positions at which words are predicted; truncated words have none."""
 
     positions: list[Indices] = field(default_factory=list)  # per sentence, first tokens of its words
     word_ids: list[Indices] = field(default_factory=list)  # per sentence, indices of these words
 
     @classmethod
-    def encode(cls, preprocessor: RnnPreprocessor, texts: Sequence[str], spans: Sequence[Spans]) -> RnnSentences:
+    def encode(cls, preprocessor: TextPreprocessor, texts: Sequence[str], spans: Sequence[Spans]) -> RnnSentences:
         """Encode texts whose words have these character spans."""
         encoded = preprocessor.encode(texts)
         sentences = cls(

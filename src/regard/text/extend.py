@@ -16,8 +16,8 @@ import tokenizers
 from tokenizers import models, trainers
 
 from regard.errors import CheckpointError, DataError, UsageError
-from regard.text.tokenizer import Tokenizer
-from regard.text.train import choose_vocabulary_size, choose_wordpiece_size, wordpiece_subwords
+from regard.text.tokenizer import OTHER_SIDE, Tokenizer
+from regard.text.train import NUM_BYTES, choose_vocabulary_size, choose_wordpiece_size, wordpiece_subwords
 from regard.text.unigram import train_unigram
 
 MIN_COUNT = 2  # of a word or a merge that makes a new token
@@ -99,6 +99,26 @@ def old_subwords(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     return subword_ids
 
 
+def append_other_side(tokenizer: Tokenizer, other: Tokenizer, start: int) -> Tokenizer:
+    """Append the tokens from id `start` on of the other side's tokenizer, as ones that no text is split into.
+
+    So two tokenizers keep one vocabulary.
+
+    >>> from regard.config.data import TokenizerConfig
+    >>> from regard.text.train import train_tokenizer
+    >>> source, target = (train_tokenizer([text] * 9, TokenizerConfig(kind="unigram")) for text in ("aa b", "bb a"))
+    >>> extended = extend_by_words(source, ["ab"])
+    >>> appended = append_other_side(target, extended, source.vocab_size)
+    >>> appended.vocab_size - target.vocab_size, appended.encode("ab").ids == target.encode("ab").ids
+    (1, True)
+    """
+    content = json.loads(tokenizer.to_json())
+    tokens = [OTHER_SIDE + str(other.backend.id_to_token(token_id)) for token_id in range(start, other.vocab_size)]
+    if content["model"]["type"] == "Unigram":
+        return _with_pieces(tokenizer, content, [(token, 0.0) for token in tokens])
+    return _with_tokens(tokenizer, content, tokens)
+
+
 def _read_extensible(tokenizer: Tokenizer) -> dict[str, Any]:
     """Content of the tokenizer's file; raises where tokens are single characters."""
     content: dict[str, Any] = json.loads(tokenizer.to_json())
@@ -146,7 +166,9 @@ def _continue_merges(tokenizer: Tokenizer, words: Counter[str], size: int) -> li
     def spell_out(token: str) -> str:
         return "".join(subwords_by_character[character] for character in token)
 
-    return [(spell_out(left), spell_out(right)) for left, right in _train_bpe(spellings, size)["merges"]]
+    num_merges = max(0, size - NUM_BYTES)  # of a vocabulary of this size that is trained afresh
+    model = _train_bpe(spellings, len(characters) + num_merges)
+    return [(spell_out(left), spell_out(right)) for left, right in model["merges"]]
 
 
 def _train_bpe(words: Counter[str], size: int) -> dict[str, Any]:

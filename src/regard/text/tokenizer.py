@@ -16,6 +16,7 @@ from regard.text.tokenizer_json import COMPONENTS, validate_tokenizer_json
 
 SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>")  # of every tokenizer trained with Regard; their ids count from 0
 SPACE = "▁"  # a space in subwords
+OTHER_SIDE = "\u2063"  # invisible prefix of subwords of the other side's tokenizer: they are decoded, never encoded
 _SAMPLE_TEXT = "A canary, 1 é."
 
 # Names of the same token in other tokenizers, the preferred one first.

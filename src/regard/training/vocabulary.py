@@ -14,7 +14,7 @@ from regard.data.lines import iter_checked_lines, open_bytes
 from regard.errors import ConfigError
 from regard.models.base import Model
 from regard.text.extend import extend_by_texts, extend_by_words, old_subwords
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import OTHER_SIDE, Tokenizer
 
 EMBEDDINGS = ("token_embedding.weight", "source_embedding.weight", "target_embedding.weight")
 TOKEN_TABLES = (  # weights that have a row for each token
@@ -71,11 +71,34 @@ def extend_tables(
     >>> float(table[-1, 0]) == sum(subwords) / len(subwords), len(table) == new.vocab_size
     (True, True)
     """
-    subword_ids = [torch.tensor(ids) for ids in old_subwords(old, new)]
+    return _append_means(weights, tables, old.vocab_size, old_subwords(old, new))
+
+
+def extend_shared_tables(
+    weights: Mapping[str, Tensor], source: tuple[Tokenizer, Tokenizer], target: tuple[Tokenizer, Tokenizer]
+) -> dict[str, Tensor]:
+    """Weights whose token tables, shared by source and target, have a row for each new token of either side.
+
+    `source` and `target` are the old and the new tokenizer of a side.
+    """
+    old_source, new_source = source
+    subword_ids = old_subwords(*target)
+    for index, source_ids in enumerate(old_subwords(*source)):
+        token = str(new_source.backend.id_to_token(old_source.vocab_size + index))
+        if not token.startswith(OTHER_SIDE):
+            subword_ids[index] = source_ids
+    return _append_means(weights, TOKEN_TABLES, old_source.vocab_size, subword_ids)
+
+
+def _append_means(
+    weights: Mapping[str, Tensor], tables: Sequence[str], num_tokens: int, subword_ids: Sequence[Sequence[int]]
+) -> dict[str, Tensor]:
+    """Weights whose token tables end with a mean of rows for each list of ids, after the rows of the old tokens."""
+    indices = [torch.tensor(ids) for ids in subword_ids]
 
     def extend(table: Tensor) -> Tensor:
-        old_rows = table[: old.vocab_size].float()
-        new_rows = [table[ids].float().mean(0) for ids in subword_ids]
+        old_rows = table[:num_tokens].float()
+        new_rows = [table[ids].float().mean(0) for ids in indices]
         return torch.cat([old_rows, torch.stack(new_rows)]) if new_rows else old_rows
 
     return {name: extend(tensor) if name in tables else tensor for name, tensor in weights.items()}

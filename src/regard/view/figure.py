@@ -1,7 +1,7 @@
 """A figure: one view of a record, drawn by Python alone, ready for a paper; saved as SVG, PDF, PNG or TikZ.
 
-figure(record, "align", words=True).save("figure.pdf")
-figure(record, "look", token="it", width="page", theme="dark").svg
+figure(record, "matrix", words=True).save("figure.pdf")
+figure(record, "lines", token="it", width="page", theme="dark").svg
 """
 
 from __future__ import annotations
@@ -155,17 +155,17 @@ def _unknown_format(ending: str) -> UsageError:
 def default_view(record: Record, *, needs_attention: bool = False) -> str:
     """The view that suits a record best; with `needs_attention`, one that shows attention."""
     if needs_attention and record.attention:
-        return "align"
+        return "matrix"
     stored = str(record.view.get("view", ""))
     if stored in VIEWS and VIEWS[stored].draw is not None:
         return stored
     if record.prediction is not None:
-        return "verdict"
+        return "prediction"
     if record.attention and record.attention[0].name in ("hop", "memory"):
         return "hops"
     if record.attention:
-        return "look" if record.attention[0].is_self else "align"
-    return "steps" if record.steps else "place"
+        return "lines" if record.attention[0].is_self else "matrix"
+    return "decoding" if record.steps else "positions"
 
 
 def to_millimetres(width: str | float) -> float:

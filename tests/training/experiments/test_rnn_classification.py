@@ -18,7 +18,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights
 from regard.pipeline.loaders import load_classifier
-from regard.tasks.classification import RnnClassificationObjective
+from regard.tasks.classification import TextClassificationObjective
 from regard.training.multi_seed import mean_and_std
 from regard.training.run import train_run
 from tests.rnn_text import saved_elmo
@@ -124,7 +124,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     settings |= {"fine_tuning.features": str(elmo)} if features else {}  # type: ignore[dict-item]
     train_run(config(data, **settings), tmp_path / "uninterrupted")
     num_starts = sittings(
-        RnnClassificationObjective, lambda: train_run(config(data, **settings), tmp_path / "killed"), monkeypatch
+        TextClassificationObjective, lambda: train_run(config(data, **settings), tmp_path / "killed"), monkeypatch
     )
     assert num_starts > 1
     assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
@@ -155,17 +155,17 @@ def test_several_seeds_give_mean_and_deviation_and_the_best_model(data: Path, el
 def test_seeds_resume_where_they_stopped(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"training.steps": 6, "fine_tuning.seeds": 2}
     uninterrupted = train_run(config(data, **settings), tmp_path / "uninterrupted")
-    original_loss = RnnClassificationObjective.loss
+    original_loss = TextClassificationObjective.loss
     calls = 0
 
-    def interrupted_loss(self: RnnClassificationObjective, *arguments: Any) -> Any:
+    def interrupted_loss(self: TextClassificationObjective, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 9:  # in the run of the second seed; the timing of the first run is cached
             raise KeyboardInterrupt
         return original_loss(self, *arguments)
 
-    monkeypatch.setattr(RnnClassificationObjective, "loss", interrupted_loss)
+    monkeypatch.setattr(TextClassificationObjective, "loss", interrupted_loss)
     with pytest.raises(KeyboardInterrupt):
         train_run(config(data, **settings), tmp_path / "killed")
     assert not (tmp_path / "killed/config.json").exists()

@@ -18,8 +18,8 @@ from regard.config.runs import TagRun
 from regard.errors import ConfigError
 from regard.pipeline.load import load
 from regard.pipeline.loaders import load_tagger
-from regard.tasks.rnn_text import RnnPreprocessor
 from regard.tasks.tagging import RnnSentences, RnnTaggingObjective, word_spans
+from regard.tasks.text_model import TextPreprocessor
 from regard.training.run import train_run
 from tests.rnn_text import saved_elmo
 from tests.training.listener import Listener, sittings
@@ -136,7 +136,7 @@ def test_truncated_words_are_tagged_outside_and_counted(data: Path, tmp_path: Pa
 def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
     tokenizer = load_text_model(elmo, ElmoConfig, "elmo").tokenizer
     words = ["grace", "in", "london"]
-    sentences = RnnSentences.encode(RnnPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
+    sentences = RnnSentences.encode(TextPreprocessor(tokenizer, 99), [" ".join(words)], [word_spans(words)])
     starts = [sentences.spans[0][position][0] for position in sentences.positions[0]]
     assert starts == [start for start, _ in word_spans(words)]
     np.testing.assert_array_equal(sentences.word_ids[0], [0, 1, 2])

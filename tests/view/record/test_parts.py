@@ -70,7 +70,7 @@ def record_with_all_parts() -> Record:
         positions=PositionEncodings("learned", rows),
         qkv=(HeadQKV("encoder.self", 1, 2, rows, rows, rows, scores),),
         omissions=(Omission("it was long", "the end"),),
-        view={"view": "align"},
+        view={"view": "matrix"},
     )
 
 
@@ -81,7 +81,7 @@ def test_every_part_of_a_record_survives_saving_and_reading(tmp_path: Path) -> N
     assert restored.prediction == record.prediction
     assert restored.attribution == record.attribution
     assert restored.omissions == record.omissions
-    assert restored.view["view"] == "align"
+    assert restored.view["view"] == "matrix"
     assert restored.best == record.best
     assert restored.id == record.id
     assert restored.positions is not None

@@ -58,6 +58,8 @@ def _head_modules(names: Names, prefix: str) -> dict[str, tuple[str, ...]]:
 
 def to_hf_weights(config: BertConfig, model_type: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename weights to Hugging Face's names; fused matrices are split, tied copies left out."""
+    import torch
+
     hf_weights: dict[str, Tensor] = {}
     for name, hf_names in weight_names(config, model_type, weights).items():
         for hf_name, part in zip(hf_names, weights[name].chunk(len(hf_names)), strict=True):
@@ -69,9 +71,8 @@ def to_hf_weights(config: BertConfig, model_type: str, weights: Mapping[str, Ten
     if bias_copy and not config.tie_embeddings and "mlm_head_bias" in weights:
         hf_weights[bias_copy] = weights["mlm_head_bias"].clone()  # of the two, an untied model of theirs uses this one
     for layer in row.heads[config.head].unused_layers:
-        embedding = weights["token_embedding.weight"]
-        hf_weights[f"{row.prefix}{layer}.weight"] = embedding.new_zeros(config.hidden_size, config.hidden_size)
-        hf_weights[f"{row.prefix}{layer}.bias"] = embedding.new_zeros(config.hidden_size)
+        hf_weights[f"{row.prefix}{layer}.weight"] = torch.zeros(config.hidden_size, config.hidden_size)
+        hf_weights[f"{row.prefix}{layer}.bias"] = torch.zeros(config.hidden_size)
     return hf_weights
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.checkpoint import atomic
 from regard.errors import CheckpointError
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import OTHER_SIDE, Tokenizer
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 _TARGET_VOCABULARY = "target_vocab.json"
@@ -28,7 +28,6 @@ _NORMAL = 1  # … and of subword types
 _USER_DEFINED = 4
 _BYTE = 6
 _UNKNOWN_PENALTY = 10.0  # SentencePiece scores unknown characters so much below the lowest score
-_OTHER_SIDE = "\u2063"  # invisible prefix of subwords of the other side's model: they are decoded, never encoded
 _VARINT = 0  # wire types of protocol buffers
 _FIXED64 = 1
 _BYTES = 2
@@ -78,7 +77,7 @@ def _build_tokenizer(path: Path, vocabulary: Mapping[str, int]) -> Tokenizer:
         "decoder": {
             "type": "Sequence",
             "decoders": [
-                {"type": "Replace", "pattern": {"String": _OTHER_SIDE}, "content": ""},
+                {"type": "Replace", "pattern": {"String": OTHER_SIDE}, "content": ""},
                 *([{"type": "ByteFallback"}] if model.has_byte_fallback else []),
                 metaspace,
                 {"type": "Fuse"},
@@ -148,7 +147,7 @@ def _list_subwords(vocabulary: Mapping[str, int], scores: Mapping[str, float]) -
     for token_id in range(max(by_id) + 1):
         text = by_id.get(token_id, f"<gap {token_id}>")
         is_own = text in scores or text in _SPECIAL_TOKENS or len(text) == 1 or _is_language(text)
-        subwords.append(text if is_own else _OTHER_SIDE + text)
+        subwords.append(text if is_own else OTHER_SIDE + text)
     return subwords
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
 from regard.attention.cache import CrossKeyValues, LayerCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask
-from regard.attention.multihead import CrossAttention, HeadSizes, SelfAttention
+from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.attention.positions import BoundPositions
 from regard.config.block import BlockConfig
@@ -68,13 +67,13 @@ class TransformerBlock(nn.Module):
         self.has_input_norms = config.has_input_norms
         self.residual = config.residual
         self.dropout = config.dropout
-        self.attention = SelfAttention(config.hidden_size, config.num_heads, **_attention_options(config))
+        self.attention = SelfAttention(config, _build_head_norm(config), _build_head_norm(config))
         self.attention_norm = _build_block_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = _build_block_norm(config)
         self.cross_attention: CrossAttention | None = None
         if config.cross_attention:
-            self.cross_attention = CrossAttention(config.hidden_size, config.num_heads, **_attention_options(config))
+            self.cross_attention = CrossAttention(config, _build_head_norm(config), _build_head_norm(config))
             self.cross_attention_norm = _build_block_norm(config)
         # norms of sublayer outputs, before the residual sum (Gemma 2)
         self.attention_output_norm: nn.Module | None = None
@@ -153,43 +152,20 @@ def linear_parts(block: TransformerBlock) -> dict[str, dict[str, int]]:
     feed_forward.up {'up': 7}
     feed_forward.down {'down': 12}
     """
-    sizes = block.attention.sizes
+    config = block.attention.config
     parts = {
-        "attention.qkv": dict(zip(("query", "key", "value"), sizes.qkv_widths, strict=True)),
+        "attention.qkv": dict(zip(("query", "key", "value"), config.qkv_widths, strict=True)),
         "attention.out": {"out": block.attention.out.out_features},
     }
     if block.cross_attention is not None:
         parts |= {
-            "cross_attention.query": {"query": sizes.query_width},
-            "cross_attention.key_value": dict(zip(("key", "value"), sizes.key_value_widths, strict=True)),
+            "cross_attention.query": {"query": config.query_width},
+            "cross_attention.key_value": dict(zip(("key", "value"), config.key_value_widths, strict=True)),
             "cross_attention.out": {"out": block.cross_attention.out.out_features},
         }
     parts["feed_forward.up"] = {"up": block.feed_forward.up.out_features}
     parts["feed_forward.down"] = {"down": block.feed_forward.down.out_features}
     return parts
-
-
-def head_sizes(config: BlockConfig) -> HeadSizes:
-    """Numbers and sizes of a block's heads."""
-    return HeadSizes(
-        config.num_heads,
-        num_kv_heads=config.kv_heads,
-        key_size=config.key_dim,
-        value_size=config.value_dim,
-        scale=config.attention_scale or config.key_dim**-0.5,
-    )
-
-
-def _attention_options(config: BlockConfig) -> dict[str, Any]:
-    """Arguments of the self-attention or cross-attention of a block."""
-    return {
-        "dropout": config.attention_dropout,
-        "bias": config.bias.qkv,
-        "output_bias": config.bias.output,
-        "sizes": head_sizes(config),
-        "query_norm": _build_head_norm(config),
-        "key_norm": _build_head_norm(config),
-    }
 
 
 def _build_block_norm(config: BlockConfig) -> nn.Module:

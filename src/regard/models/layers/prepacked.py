@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from regard.attention.multihead import RowLinear
 from regard.models.layers.activations import ACTIVATIONS
 
 PACKING_ROWS = 64  # batch size that oneDNN packs weights for; other sizes work, too
@@ -27,7 +28,7 @@ def can_prepack(weight: Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-class PrepackedLinear(nn.Linear):
+class PrepackedLinear(RowLinear):
     """A linear layer with a prepacked copy of its weight, for inference.
 
     It shares its parameters with the layer that it replaces. With gradients it computes as any linear layer does. New
@@ -96,4 +97,4 @@ def prepack_linears(module: nn.Module) -> None:
 
 def _can_replace(layer: nn.Linear) -> bool:
     """Whether a layer is a plain linear one, or a prepacked one that has lost its copy."""
-    return type(layer) is nn.Linear or (isinstance(layer, PrepackedLinear) and layer.packed_weight is None)
+    return type(layer) in (nn.Linear, RowLinear) or (isinstance(layer, PrepackedLinear) and layer.packed_weight is None)

@@ -24,7 +24,7 @@ from regard.view.record.texts import RecordText
 
 if TYPE_CHECKING:
     from regard.models.rnn_text import RnnTextModel
-    from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
+    from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 
 
 ENCODER_AXES = {"encoder.self": Axes("source", "source")}
@@ -181,10 +181,10 @@ class EncoderRecorder:
         )
 
 
-class RnnTextRecorder:
+class TextModelRecorder:
     """Records what a model with its own vocabulary, such as an RNN, makes of a text."""
 
-    def __init__(self, model: RnnTextModel | TextClassifierModel, preprocessor: RnnPreprocessor) -> None:
+    def __init__(self, model: RnnTextModel | TextClassifierModel, preprocessor: TextPreprocessor) -> None:
         self.model = model
         self.preprocessor = preprocessor
 
@@ -206,7 +206,7 @@ class RnnTextRecorder:
         return Record(text, texts, attention, task=task, omissions=self._list_omissions(encoded), **parts)
 
     def _collect_attention(
-        self, model: TextClassifierModel, encoded: RnnTexts, config: RecordConfig
+        self, model: TextClassifierModel, encoded: PreprocessedTexts, config: RecordConfig
     ) -> tuple[tuple[AttentionRecord, ...], tuple[HeadQKV, ...]]:
         """Attention of the pooling, or of tokens to tokens, and queries, keys and values of the heads in the config."""
         sites = model.attention_sites()
@@ -219,13 +219,13 @@ class RnnTextRecorder:
             model.probabilities(encoded.batch(np.arange(1)))
         return collect_attention([captured.trace], axes), collect_qkv(captured)
 
-    def _build_text(self, text: str, encoded: RnnTexts) -> RecordText:
+    def _build_text(self, text: str, encoded: PreprocessedTexts) -> RecordText:
         tokenizer = self.preprocessor.tokenizer
         ids = encoded.rows[0].tolist()
         word_ids = tokenizer.encode(text).word_ids[: len(ids)] or [-1] * len(ids)
         return RecordText.from_subwords(text, tokenizer.subwords(ids), word_ids, spans=encoded.spans[0])
 
-    def _list_omissions(self, encoded: RnnTexts) -> tuple[Omission, ...]:
+    def _list_omissions(self, encoded: PreprocessedTexts) -> tuple[Omission, ...]:
         truncated = encoded.truncated[0]
         if not truncated:
             return ()

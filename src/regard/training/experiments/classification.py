@@ -31,11 +31,11 @@ from regard.tasks.calibration import (
     sigmoid_probabilities,
     softmax_probabilities,
 )
-from regard.tasks.classification import ClassificationObjective, RnnClassificationObjective, label_probabilities
+from regard.tasks.classification import ClassificationObjective, TextClassificationObjective, label_probabilities
 from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedLabels, PredictedLabelSets, Predictions
-from regard.tasks.rnn_text import RnnTexts
 from regard.tasks.scoring import AUTO
+from regard.tasks.text_model import PreprocessedTexts
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
@@ -62,7 +62,7 @@ class LabelledSplit(EncodedSplit[LabelledTexts, RowsT]):
 
 
 EncodedLabelledSplit = LabelledSplit[EncodedTexts]
-RnnLabelledSplit = LabelledSplit[RnnTexts]
+TextLabelledSplit = LabelledSplit[PreprocessedTexts]
 
 
 def read_labelled_splits(config: FineTunedRun) -> DataSplits[LabelledTexts]:
@@ -351,7 +351,7 @@ def _majority_label(
 
 
 class TextClassificationExperiment(
-    TextModelExperiment[ClassifierConfigT, "RnnClassificationEvaluator", RnnLabelledSplit]
+    TextModelExperiment[ClassifierConfigT, "TextClassificationEvaluator", TextLabelledSplit]
 ):
     """Train a text classifier of any family on labelled texts, from scratch; its config is `model` of the run."""
 
@@ -369,7 +369,7 @@ class TextClassificationExperiment(
         """The texts, without labels."""
         return examples.texts
 
-    def encode(self, examples: LabelledTexts, split: str) -> RnnLabelledSplit:
+    def encode(self, examples: LabelledTexts, split: str) -> TextLabelledSplit:
         """Encode texts and their labels."""
         targets = examples.label_ids(self.labels)
         rows = self.preprocessor.encode(examples.texts)
@@ -378,7 +378,7 @@ class TextClassificationExperiment(
 
     def build_objective(self) -> Objective:
         """Build the objective: cross-entropy of the labels."""
-        return RnnClassificationObjective(
+        return TextClassificationObjective(
             self.train.rows,
             self.train.targets,
             seed=self.config.training.seed,
@@ -393,9 +393,9 @@ class TextClassificationExperiment(
 
     # ---- interface of a run
 
-    def evaluator(self, device: str) -> RnnClassificationEvaluator:
+    def evaluator(self, device: str) -> TextClassificationEvaluator:
         """Build the evaluator on validation data."""
-        return RnnClassificationEvaluator(self, device)
+        return TextClassificationEvaluator(self, device)
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
@@ -418,7 +418,7 @@ class TextClassificationExperiment(
         return [_majority_label(self.config, self.train, self.valid, self.labels)]
 
     def final_evaluation(
-        self, evaluator: RnnClassificationEvaluator, notify: Notify
+        self, evaluator: TextClassificationEvaluator, notify: Notify
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evaluate the final model on validation and test texts."""
         metrics, metadata = super().final_evaluation(evaluator, notify)
@@ -429,7 +429,7 @@ class TextClassificationExperiment(
 
 class RnnClassificationExperiment(
     TextClassificationExperiment[RnnClassifierConfig],
-    RnnTextExperiment[RnnClassifierConfig, "RnnClassificationEvaluator", RnnLabelledSplit],
+    RnnTextExperiment[RnnClassifierConfig, "TextClassificationEvaluator", TextLabelledSplit],
 ):
     """Train an RNN classifier on labelled texts."""
 
@@ -444,7 +444,7 @@ class RnnClassificationExperiment(
         return self.config.rnn_classifier
 
 
-class RnnClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
+class TextClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
     """Evaluates a text classifier with its own vocabulary on validation texts."""
 
     def __init__(self, experiment: TextClassificationExperiment[Any], device: str) -> None:
@@ -460,7 +460,7 @@ class RnnClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
         targets = self.valid.examples.labels[:NUM_SAMPLES]
         return predictions, list(zip(texts, targets, labels, strict=True))
 
-    def predict_labels(self, split: RnnLabelledSplit) -> PredictedLabels:
+    def predict_labels(self, split: TextLabelledSplit) -> PredictedLabels:
         """Predict the labels of a split."""
         probabilities = label_probabilities(self.model, split.rows)
         target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)

@@ -12,7 +12,7 @@ from regard.config.runs import LabelledRun
 from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.elmo import ElmoFeatures
-from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
+from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.training.evaluation import Evaluator
 from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
@@ -46,7 +46,7 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
     def prepare_encoding(self, train: Any) -> None:
         """Load the features, and train a tokenizer on the training texts."""
         self.features = self._load_features()
-        self.preprocessor = RnnPreprocessor(self.load_tokenizer(train), self.config.data.max_length, self.features)
+        self.preprocessor = TextPreprocessor(self.load_tokenizer(train), self.config.data.max_length, self.features)
 
     def _load_features(self) -> ElmoFeatures | None:
         """Load the frozen features from their copy in the run directory, which a new run creates."""
@@ -65,7 +65,7 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
         super().encode_splits(splits)
         self._cache_features([split.rows for split in (self.train, self.valid, self.test) if split is not None])
 
-    def _cache_features(self, splits: Sequence[RnnTexts]) -> None:
+    def _cache_features(self, splits: Sequence[PreprocessedTexts]) -> None:
         """Compute the features of all texts once, if they fit into the memory allowed."""
         if self.features is None:
             return

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.checkpoint.native import LoadedTextModel, TextModelConfig, load_text_model, save_text_model
 from regard.config.runs import LabelledRun
 from regard.config.text_classifier import TextClassifierRun
-from regard.tasks.rnn_text import RnnPreprocessor, RnnTexts
+from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.experiments.base import EvaluatorT
@@ -28,7 +28,7 @@ class TextModelExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
     default_batch_rows = 32
 
     # set by `prepare`
-    preprocessor: RnnPreprocessor
+    preprocessor: TextPreprocessor
 
     def prepare(self) -> None:
         """Read and encode the data, build the objective, and choose the model config."""
@@ -38,7 +38,7 @@ class TextModelExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
 
     def prepare_encoding(self, train: Any) -> None:
         """Train a tokenizer on the training texts."""
-        self.preprocessor = RnnPreprocessor(self.load_tokenizer(train), self.config.data.max_length)
+        self.preprocessor = TextPreprocessor(self.load_tokenizer(train), self.config.data.max_length)
 
     def load_tokenizer(self, train: Any) -> Tokenizer:
         """The tokenizer of a run that is resumed, or one that is trained on the training texts."""
@@ -54,7 +54,7 @@ class TextModelExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
         """Choose the model config for this data, and say why."""
         raise NotImplementedError
 
-    def report_truncation(self, texts: RnnTexts, split: str) -> None:
+    def report_truncation(self, texts: PreprocessedTexts, split: str) -> None:
         """Note how many texts are truncated."""
         num_truncated = int((texts.truncated > 0).sum())
         if num_truncated:

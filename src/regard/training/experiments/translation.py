@@ -36,6 +36,7 @@ from regard.tasks.metrics import perplexity
 from regard.tasks.predictions import PredictedTranslations, Predictions
 from regard.tasks.scoring import Scoring, require_metric
 from regard.tasks.translation import TokenizedPairs, TokenizerPair, TranslationObjective, mean_loss, search_translations
+from regard.text.extend import append_other_side
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.auto_config import choose_translation_model
@@ -45,7 +46,7 @@ from regard.training.experiments.data_splits import rejection_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
-from regard.training.vocabulary import SOURCE_TABLES, TARGET_TABLES, TOKEN_TABLES, extend_tables
+from regard.training.vocabulary import SOURCE_TABLES, TARGET_TABLES, extend_shared_tables, extend_tables
 
 MAX_TRANSLATED = 1000  # validation sentences translated at each evaluation; the loss is over all of them
 MAX_TRANSLATED_UNTRAINED = 50  # while translations of an untrained model run on to the length limit
@@ -247,25 +248,30 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         return tokenizers
 
     def _extend_tokenizers(self, pretrained: TranslatorSource, pairs: ParallelTexts) -> TokenizerPair:
-        """Tokenizers of the pretrained model, extended if the config says so: one for both sides, or two."""
+        """Tokenizers of the pretrained model, extended if the config says so."""
         source = pretrained.source
         target = pretrained.target
         if source.digest == target.digest:
             tokenizer = self.extend_vocabulary(source, [*pairs.source, *pairs.target])
             return TokenizerPair(tokenizer, tokenizer)
-        if self.config.tokenizer.extend and pretrained.config.share_embeddings:
-            raise UsageError(
-                f"{self.config.pretrained} has two tokenizers over one vocabulary, which cannot be extended: leave out "
-                "--extend-vocabulary"
-            )
-        return TokenizerPair(self.extend_vocabulary(source, pairs.source), self.extend_vocabulary(target, pairs.target))
+        new_source = self.extend_vocabulary(source, pairs.source)
+        if not (self.config.tokenizer.extend and pretrained.config.share_embeddings):
+            return TokenizerPair(new_source, self.extend_vocabulary(target, pairs.target))
+        # two tokenizers over one vocabulary (Marian): first the new tokens of the source, then those of the target
+        target = append_other_side(target, new_source, source.vocab_size)
+        new_target = self.extend_vocabulary(target, pairs.target)
+        return TokenizerPair(append_other_side(new_source, new_target, target.vocab_size), new_target)
 
     def _extend_pretrained(self, pretrained: TranslatorSource) -> TranslatorSource:
         """Extend the token tables of both sides to the extended vocabularies."""
-        source, target = self.tokenizers.source, self.tokenizers.target
-        weights = extend_tables(pretrained.weights, pretrained.source, source, SOURCE_TABLES)
-        tables = TOKEN_TABLES if pretrained.config.share_embeddings else TARGET_TABLES
-        weights = extend_tables(weights, pretrained.target, target, tables)
+        old = pretrained.weights
+        source = self.tokenizers.source
+        target = self.tokenizers.target
+        if pretrained.config.share_embeddings:
+            weights = extend_shared_tables(old, (pretrained.source, source), (pretrained.target, target))
+        else:
+            weights = extend_tables(old, pretrained.source, source, SOURCE_TABLES)
+            weights = extend_tables(weights, pretrained.target, target, TARGET_TABLES)
         sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
         return replace(
             pretrained,

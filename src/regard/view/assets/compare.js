@@ -144,7 +144,7 @@ export const compare = {
   key: "compare",
   name: "Compare",
   description:
-    "The same head in two records (two inputs, two models, before and after some training) and where they differ: orange more in the first, blue more in the second.",
+    "The same head in two records (two inputs, two models, two checkpoints) and their difference: orange is more in the first, blue more in the second.",
   missing: (record) =>
     !record.attention.length || store.records.length > 1
       ? ""

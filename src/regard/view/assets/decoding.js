@@ -65,7 +65,7 @@ function play(shouldPlay = !player.timer) {
   if (shouldPlay) {
     if (state.step >= lastStep()) goToStep(0);
     player.timer = setInterval(() => {
-      if (state.view !== "steps" || state.step >= lastStep()) play(false);
+      if (state.view !== "decoding" || state.step >= lastStep()) play(false);
       else goToStep(state.step + 1);
     }, PLAY_INTERVAL);
   }
@@ -180,14 +180,14 @@ function candidateList(steps, index) {
 }
 
 export const decoding = {
-  key: "steps",
-  name: "Steps",
+  key: "decoding",
+  name: "Decoding",
   description:
-    "The output as it was written: bars are the likeliest next tokens, the source is shaded by where the chosen head looked, the tree shows the beams kept.",
+    "Decoding step by step: bars are the most probable next tokens, the source is shaded by the attention of the selected head, the tree shows the hypotheses of the beam search.",
   missing: (record) =>
     record.steps?.length
       ? ""
-      : "Nothing was written step by step in this record: steps are kept for translations and continued texts.",
+      : "This record has no decoding steps: they exist for translations and generated texts.",
   draw(stage, scene, redraw) {
     const { steps, texts } = scene.record;
     player.attention = attentionAtStep(scene.record, redraw);

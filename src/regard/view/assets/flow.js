@@ -207,7 +207,7 @@ export const flow = {
   key: "flow",
   name: "Flow",
   description:
-    "Rollout multiplies the attention of all layers, half of each layer’s input going past it: how much of each input word may have reached each output. Values: weights times the length of what each word gives. Below: what is lost without a head.",
+    "Attention rollout multiplies the attention matrices of all layers, with half of each layer’s input passing through the residual connection: how much of each input word may have reached each output. Values: weights times the norm of the value vectors. Below: the effect of ablating each head.",
   draw(stage, { record }, redraw) {
     const computed = (shown.kind === ROLLOUT ? rollout : valueWeighted)(record, redraw);
     const kinds = [

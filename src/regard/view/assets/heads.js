@@ -74,7 +74,7 @@ function thumbnailCard({ layer, head, site, label, isBest, isSelected, value }, 
       style: { width: `${size + 10}px` },
       onpointerenter: () => update({ hoveredHeads: [[layer, [head]]] }),
       onclick: (event) => selectHead(layer, head, event.shiftKey),
-      ondblclick: () => update({ view: "align" }),
+      ondblclick: () => update({ view: "matrix" }),
     },
     element("i", { class: "picture", style: { height: `${size}px` } }),
     element("span", {}, isBest ? element("b", { class: "best" }, "★ ") : null, caption),
@@ -124,7 +124,7 @@ function enlargedHeatmap(scene, size) {
     height: size,
     showLabels: false,
     isSelfAttention: isSelfAttention(scene.attention),
-    onPick: () => update({ view: "align" }),
+    onPick: () => update({ view: "matrix" }),
     cellWidth: Math.min(size / Math.max(scene.columns.length, scene.rows.length), 24),
     name: `layer ${scene.layer}, head ${scene.heads[0]}, enlarged`,
   });
@@ -134,7 +134,7 @@ export const heads = {
   key: "heads",
   name: "Heads",
   description:
-    "Every head of every layer as a small picture: rows looked at columns. Sort by a measure or by likeness to the chosen head (l keeps it), filter by what heads mostly do, click to enlarge.",
+    "The attention matrix of every head of every layer. Sort by a statistic or by similarity to the selected head (l keeps it), filter by pattern, click to enlarge.",
   draw(stage, scene, redraw) {
     const { attention } = scene;
     const thumbs = thumbnails(attention, redraw);

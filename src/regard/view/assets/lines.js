@@ -20,10 +20,10 @@ const MIN_LABELLED_WEIGHT = 0.05;
 const drawn = {}; // what is on the page: form, tokens, bars, lines, and what they were drawn from
 
 export const lines = {
-  key: "look",
-  name: "Look",
+  key: "lines",
+  name: "Lines",
   description:
-    "Each word on the left looked at words on the right. Lines hold the fewest places that make up nine tenths of its attention. Point at a word; click pins it, shift-click adds one, drag for a span.",
+    "Each word on the left attends to words on the right. Lines show the fewest words that hold 90 % of its attention. Point at a word; click pins it, shift-click adds one, drag for a span.",
   draw(stage, scene) {
     const form = chooseForm(scene);
     const inputs = [scene.rows, scene.columns, form, attentionMeaning(scene), root.dataset.theme];

@@ -191,14 +191,14 @@ function tokenSelect(scene, rows, queryIndex) {
 // ---- the view ------------------------------------------------------------------------------------------------------
 
 export const math = {
-  key: "maths",
-  name: "Maths",
+  key: "math",
+  name: "Math",
   description:
-    "One word and one head, worked through in the six steps of attention with this model’s own numbers. Space goes to the next step; point at a strip for its numbers and products.",
+    "The six steps of attention for one word and one head, from query, key and value to the output, with this model’s numbers. Space goes to the next step; point at a strip for its numbers and products.",
   missing: (record) =>
     record.qkv?.length
       ? ""
-      : "This record was made without the queries, keys and values of its heads: they are large, and kept only when they are asked for.",
+      : "This record does not contain the queries, keys and values of its heads: they are large, and stored only on request (--store-qkv).",
   draw(stage, scene, redraw) {
     const block = findQkv(scene.record);
     if (!block) {

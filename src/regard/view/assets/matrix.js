@@ -95,10 +95,10 @@ function describeScores({ coverage, confidence }) {
 }
 
 export const matrix = {
-  key: "align",
-  name: "Align",
+  key: "matrix",
+  name: "Matrix",
   description:
-    "Rows looked at columns; the dot marks each row’s highest weight. Bars on the right: how sure a row is; below: how much each column was looked at in all. Ctrl and the wheel zoom.",
+    "Attention matrix: rows attend to columns; the dot marks the largest weight of a row. Bars on the right: how peaked each row is; below: total attention to each column. Ctrl and the wheel zoom.",
   draw(stage, scene) {
     const { rows, columns } = scene;
     const scores = rows.length * columns.length <= MAX_SCORED_WEIGHTS ? scoreAlignment(scene) : null;

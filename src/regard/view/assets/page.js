@@ -129,7 +129,7 @@ function mark() {
   const view = currentView();
   if (!scene || missingReason(view, current.record)) return;
   if (state.table) {
-    const selected = state.view === "steps" ? state.step : (state.pins[0] ?? state.query);
+    const selected = state.view === "decoding" ? state.step : (state.pins[0] ?? state.query);
     const tableRows = regions.stage.querySelectorAll("tbody tr");
     tableRows.forEach((tableRow, index) => tableRow.classList.toggle("on", index === selected));
   } else view.mark(scene, scheduleDraw);

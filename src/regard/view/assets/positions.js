@@ -109,12 +109,12 @@ function similarityHeatmap(codes, width) {
 }
 
 export const positions = {
-  key: "place",
-  name: "Place",
+  key: "positions",
+  name: "Positions",
   description:
-    "A model that looks everywhere at once must be told where each word stands. Left: the code of each position, a row each. Right: how alike any two codes are (cosine).",
+    "Attention alone ignores word order, so each position has an encoding. Left: the encoding of each position, one per row. Right: the cosine similarity of every two encodings.",
   missing: (record) =>
-    record.positions ? "" : "This record has no position codes: the model has none of its own, or they were not kept.",
+    record.positions ? "" : "This record has no positional encodings: the model has none, or they were not stored.",
   draw(stage, { record }, redraw) {
     const { kind } = record.positions;
     const codes = positionCodes(record.positions, redraw);

@@ -164,14 +164,14 @@ function attributionTable(record, attribution) {
 }
 
 export const prediction = {
-  key: "verdict",
-  name: "Verdict",
+  key: "prediction",
+  name: "Prediction",
   description:
-    "What the model decided, and how sure it was. Below, the text coloured by attribution (orange speaks for the decision, blue against), computed apart from attention; their agreement is a number.",
+    "The prediction with its probabilities. Below, the text coloured by attribution (orange supports the prediction, blue opposes it), which is computed independently of attention; their agreement is a number.",
   missing: (record) =>
     record.prediction || record.attribution?.length
       ? ""
-      : "This record has no verdict: it is there for classified texts and for answers in a passage, or wherever attribution was computed.",
+      : "This record has no prediction: it exists for classified texts, for answers in a passage, and wherever attribution was computed.",
   draw(stage, { record }, redraw) {
     selected.method = Math.min(selected.method, Math.max(0, (record.attribution?.length || 0) - 1));
     stage.replaceChildren(

@@ -7,7 +7,7 @@ import { NORMS } from "./weight-tables.js";
 export const state = {
   record: 0, // index in the store
   comparedWith: -1, // index of the other record
-  view: "look",
+  view: "lines",
   attention: "", // name of the attention
   layer: 0,
   heads: [0],
@@ -38,7 +38,7 @@ const CHOICES = {
   sort: ["entropy", "distance", "special", "importance", "likeness"],
   metric: ["distance", "special", "importance"],
 };
-const VIEWS_OF_FIGURES = { beams: "steps", hops: "align" }; // figures that are part of a view here
+const VIEWS_OF_FIGURES = { "beam-tree": "decoding", hops: "matrix" }; // figures that are part of a view here
 const ADDRESS_DELAY = 120; // milliseconds; browsers refuse an address that changes with every move of the pointer
 const MAX_HEADS = 8;
 const listeners = {};

@@ -1,4 +1,4 @@
-"""Texts as input of RNN text encoders: token ids of their own vocabulary, with frozen ELMo features where requested."""
+"""Texts as input of models with a vocabulary of their own: token ids, with frozen ELMo features where requested."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HalfLayers = NDArray[np.float16]  # [T, layers, F]
 
 
 @dataclass(frozen=True)
-class RnnPreprocessor:
-    """Tokenizer, maximum length and optional frozen features of an RNN text encoder."""
+class TextPreprocessor:
+    """Tokenizer, maximum length and, for an RNN, optional frozen features."""
 
     tokenizer: Tokenizer
     max_length: int
     features: ElmoFeatures | None = None
 
-    def encode(self, texts: Sequence[str]) -> RnnTexts:
+    def encode(self, texts: Sequence[str]) -> PreprocessedTexts:
         """Encode texts as token ids, truncated to the maximum length; features are computed on demand."""
         truncated_texts: list[str] = []
         rows: list[Ids] = []
@@ -46,9 +46,9 @@ class RnnPreprocessor:
                 truncated_texts.append(text)
             rows.append(np.array(encoding.ids[: self.max_length] or [unk_id], dtype=np.int32))
             spans.append(encoding.spans[: self.max_length] or [(0, len(text))])
-        return RnnTexts(truncated_texts, rows, spans=spans, truncated=truncated, features=self.features)
+        return PreprocessedTexts(truncated_texts, rows, spans=spans, truncated=truncated, features=self.features)
 
-    def report_truncation(self, texts: RnnTexts) -> TruncationReport:
+    def report_truncation(self, texts: PreprocessedTexts) -> TruncationReport:
         """Report how much of the texts is truncated."""
         return TruncationReport(
             texts=len(texts),
@@ -61,8 +61,8 @@ class RnnPreprocessor:
 
 
 @dataclass
-class RnnTexts:
-    """Texts as token ids of an RNN text encoder."""
+class PreprocessedTexts:
+    """Texts as token ids of a model's own vocabulary."""
 
     texts: list[str]  # up to the maximum length
     rows: list[Ids]
