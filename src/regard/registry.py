@@ -187,7 +187,7 @@ class Task:
     has_many_files: bool = True  # whether any number of files is allowed; otherwise one or two
 
 
-_RUNS = "regard.config.runs"
+_RUNS = "regard.config.task_runs"
 _EXPERIMENTS = "regard.training.experiments"
 _BATCHES = "regard.training.batch_procedure:BatchProcedure"
 _SEEDS = "regard.training.run:build_seed_procedure"
@@ -250,7 +250,7 @@ TASKS: Registry[Task] = Registry(
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={
-                "rnn": f"{_EXPERIMENTS}.classification:RnnClassificationExperiment",
+                "rnn": f"{_EXPERIMENTS}.text_classification:RnnClassificationExperiment",
                 "bert": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
             },
             procedure=_SEEDS,

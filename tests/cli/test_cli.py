@@ -19,7 +19,8 @@ from regard.cli.options import KnobOption
 from regard.cli.renamed import RENAMED
 from regard.cli.train import configure_run, train_command
 from regard.config.models import TransformerConfig
-from regard.config.runs import TranslateRun, build_run, run_config_class, trained_tasks
+from regard.config.runs import build_run, run_config_class, trained_tasks
+from regard.config.task_runs import TranslateRun
 from regard.errors import ConfigError, UsageError
 from tests.scale import HANG_GUARD
 

@@ -8,7 +8,7 @@ import pytest
 from regard.cli import options
 from regard.config.architecture import parse_architecture
 from regard.config.rnn_models import ATTENTION_SCORES, Seq2SeqConfig
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.errors import ConfigError
 
 

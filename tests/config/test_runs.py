@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from regard.config.runs import RunConfig, StoryQARun, TranslateRun, build_run, read_run, tasks_with, trained_tasks
+from regard.config.runs import RunConfig, build_run, read_run, tasks_with, trained_tasks
+from regard.config.task_runs import StoryQARun, TranslateRun
 from regard.errors import ConfigError
 
 PRETRAINED = {"answer": {"pretrained": "a/bert"}}  # settings without which a task cannot be trained

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import regard
 from regard.checkpoint.model_dir import save_translator
 from regard.config.data import TokenizerConfig
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.pipeline.load import load
+from regard.pipeline.load import load, load_embedder
 from regard.pipeline.loaders import train
 from regard.pipeline.translation import TranslationPipeline
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
+from tests.encoders import saved_encoder
 from tests.pipeline.conftest import Toy
 
 TEXTS = ["dog cat tree. Bird?", "stone river garden."]
@@ -95,6 +97,16 @@ def test_folders_and_options_that_cannot_be_loaded_are_rejected(
         load(folder, device="nowhere")
     with pytest.raises(UsageError, match="at least one folder"):
         load([])
+
+
+def test_a_task_selects_another_use_of_a_model(tmp_path: Path) -> None:
+    encoder = saved_encoder(tmp_path / "bert", ["two dogs run", "a cat sleeps"])
+    embeddings = load(encoder, task="embed").embed(["two dogs run"]).vectors
+    assert np.array_equal(embeddings, load_embedder(encoder).embed(["two dogs run"]).vectors)
+    with pytest.raises(UsageError, match=r"unknown task 'embde' \(did you mean embed\?\)"):
+        load(encoder, task="embde")
+    with pytest.raises(CheckpointError, match="a model of type 'bert'; causal language models are"):
+        load(encoder, task="causal-lm")
 
 
 def test_a_model_is_trained_from_python(toy: Toy, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regard.config.architecture import parse_architecture
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.data.pairs import read_pairs
 from regard.data.synthetic import generate_pairs
 from regard.errors import UsageError

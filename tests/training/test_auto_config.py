@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from regard.config.data import TokenizerConfig
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.tasks.translation import TokenizerPair
 from regard.text.train import train_tokenizer

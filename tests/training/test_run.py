@@ -15,7 +15,7 @@ import torch
 
 from regard.checkpoint.model_dir import load_translator
 from regard.cli import run
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.tasks.translation import TranslationObjective
 from regard.training.experiments.translation import TranslationExperiment

@@ -12,7 +12,7 @@ import pytest
 
 import regard
 from regard.cli import run
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.tasks.translation import TranslationObjective
 from regard.training.run import train_run
 from regard.training.verdict import Limit, TrivialBaseline, judge

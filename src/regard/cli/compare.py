@@ -11,7 +11,7 @@ from regard.cli.model_options import READ_OPTIONS
 from regard.cli.options import AutoNumber, Option, changed_settings, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.config.data import ReadConfig
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.errors import UsageError
 
 HELP = """Compare models: train several architectures on FILES within the same time, or load finished RUNS.

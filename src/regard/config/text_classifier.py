@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from regard.config.runs import (
+from regard.config.settings import AUTO, Config, knob
+from regard.config.task_runs import (
     EXTENSION,
     LABEL_COLUMNS,
     LORA_SETTINGS,
@@ -14,7 +15,6 @@ from regard.config.runs import (
     FineTunedRun,
     without_label_smoothing,
 )
-from regard.config.settings import AUTO, Config, knob
 from regard.config.training import DistillationConfig, TrainingConfig
 
 

@@ -31,15 +31,17 @@ if TYPE_CHECKING:
 def load(
     folder: str | Path | Sequence[str | Path],
     *,
+    task: str = "",
     ensemble: Sequence[str | Path] = (),
     device: str = "cpu",
     precision: str | None = None,
     threads: int = 0,
     backend: str = "auto",
 ) -> Pipeline:
-    """Load the pipeline of a run directory or model folder, whatever its task.
+    """Load the pipeline of a run directory or model folder, or of a model on the hub, whatever its task.
 
-    Several folders of translation models form an ensemble. Translation models, encoders and causal language models
+    `task` selects another use of the model than its own, such as `embed` for any encoder. Several folders of
+    translation models form an ensemble. Translation models, encoders and causal language models
     compute in the engine where it is available (`backend`: auto, engine or torch), in float32, bf16 or int8;
     `precision` defaults to that of the folder. Pipelines can be pickled, shared between threads and used after a fork.
     """
@@ -47,12 +49,12 @@ def load(
     options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
     if len(folders) != 1:
         return load_translator(folders, **options)
-    task = TASKS[folder_task(folders[0])]
-    if not task.has_engine:
+    row = TASKS[task or folder_task(folders[0])]
+    if not row.has_engine:
         if backend == "engine":
             raise UsageError(f"{folders[0]}: the engine cannot run a model of this kind; leave out the backend")
         options = {"device": device, "precision": precision or "float32", "threads": threads}
-    pipeline: Pipeline = resolve(task.load)(folders[0], **options)
+    pipeline: Pipeline = resolve(row.load)(folders[0], **options)
     return pipeline
 
 

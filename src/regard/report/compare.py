@@ -16,7 +16,7 @@ from typing import Any
 from regard.checkpoint.atomic import json_bytes, write_file
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.architecture import parse_architecture
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.data.pairs import ParallelTexts
 from regard.errors import UsageError
 from regard.pipeline.load import load_translator

@@ -14,7 +14,7 @@ from regard.checkpoint.atomic import write_file
 from regard.config.data import DataConfig, TokenizerConfig
 from regard.config.inference import DecodingConfig
 from regard.config.models import StackConfig, TransformerConfig
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.data.synthetic import SyntheticPair, generate_rows
 from regard.engine.library import unavailable_reason

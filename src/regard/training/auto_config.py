@@ -12,7 +12,7 @@ import numpy as np
 from regard.components import OPTIMIZERS
 from regard.config.models import TRANSFORMER_PRESETS
 from regard.config.rnn_models import SEQ2SEQ_PRESETS, TranslationModelConfig
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError
 from regard.tasks.translation import TokenizerPair

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from regard.checkpoint import atomic
 from regard.checkpoint.locate import TASK_FILE
 from regard.checkpoint.native import FEATURES, copy_features
-from regard.config.runs import FineTunedRun, RunConfig
+from regard.config.runs import RunConfig
+from regard.config.task_runs import FineTunedRun
 from regard.errors import UsageError
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
-from regard.config.runs import FineTunedRun, RunConfig, read_run
+from regard.config.runs import RunConfig, read_run
 from regard.config.settings import flatten
+from regard.config.task_runs import FineTunedRun
 from regard.errors import ConfigError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED
 from regard.registry import TASKS, resolve

@@ -13,7 +13,7 @@ import torch
 
 from regard.checkpoint.native import load_text_model
 from regard.config.rnn_models import ElmoConfig, RnnClassifierConfig
-from regard.config.runs import ClassifyRun
+from regard.config.task_runs import ClassifyRun
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights

@@ -14,7 +14,7 @@ import torch
 from regard.checkpoint.native import load_text_model
 from regard.cli import run
 from regard.config.rnn_models import ElmoConfig, RnnTaggerConfig
-from regard.config.runs import TagRun
+from regard.config.task_runs import TagRun
 from regard.errors import ConfigError
 from regard.pipeline.load import load
 from regard.pipeline.loaders import load_tagger

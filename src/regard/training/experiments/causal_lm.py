@@ -16,7 +16,7 @@ from regard.checkpoint.hf.causal import has_scaled_scores
 from regard.checkpoint.source import CausalSource
 from regard.checkpoint.weights import to_arrays
 from regard.config.models import GPT_PRESETS, GptConfig
-from regard.config.runs import CausalLMRun
+from regard.config.task_runs import CausalLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model

@@ -15,7 +15,7 @@ from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.source import EncoderSource
 from regard.checkpoint.weights import to_arrays
 from regard.config.models import BertConfig
-from regard.config.runs import FineTunedRun
+from regard.config.task_runs import FineTunedRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.predictions import Predictions

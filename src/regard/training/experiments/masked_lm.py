@@ -20,7 +20,7 @@ from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.source import EncoderSource
 from regard.config.models import BERT_PRESETS, BertConfig
-from regard.config.runs import MaskedLMRun
+from regard.config.task_runs import MaskedLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.runs import AnswerRun
+from regard.config.task_runs import AnswerRun
 from regard.data.squad import SquadExamples, hold_out_questions, read_squad
 from regard.models.bert import Bert
 from regard.tasks.base import Objective

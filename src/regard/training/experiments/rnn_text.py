@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from regard.checkpoint.native import FEATURES, copy_features
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
-from regard.config.runs import LabelledRun
+from regard.config.task_runs import LabelledRun
 from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.elmo import ElmoFeatures

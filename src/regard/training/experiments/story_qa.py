@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.checkpoint.native import save_memory_network
-from regard.config.runs import StoryQARun
+from regard.config.task_runs import StoryQARun
 from regard.data.babi import StoryQuestions, read_stories
 from regard.errors import UsageError
 from regard.formatting import format_duration

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.config.runs import FineTunedRun
+from regard.config.task_runs import FineTunedRun
 from regard.tasks.base import Objective
 from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT, subsample_indices
 from regard.training.experiments.data_splits import DataSplits, ExamplesT

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.rnn_models import RnnTaggerConfig
-from regard.config.runs import TagRun
+from regard.config.task_runs import TagRun
 from regard.data.conll import TaggedSentences, check_tags, hold_out_sentences, read_tagged, tag_counts
 from regard.formatting import format_names
 from regard.models import build_model

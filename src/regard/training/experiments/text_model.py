@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from regard.checkpoint.native import LoadedTextModel, TextModelConfig, load_text_model, save_text_model
-from regard.config.runs import LabelledRun
+from regard.config.task_runs import LabelledRun
 from regard.config.text_classifier import TextClassifierRun
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.text.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from regard.checkpoint.weights import to_arrays
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
-from regard.config.runs import TranslateRun
+from regard.config.task_runs import TranslateRun
 from regard.data.pairs import ParallelTexts, hold_out_pairs, read_pairs
 from regard.decoding.batch_search import search_all
 from regard.engine.library import unavailable_reason

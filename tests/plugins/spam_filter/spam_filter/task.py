@@ -29,7 +29,7 @@ class SpamRun(TextClassifierRun):
 
 def build_experiment(config: SpamRun, folder: Any) -> Any:
     """Train a classifier as for any labelled texts, and keep the word in task.json."""
-    from regard.training.experiments.classification import TextClassificationExperiment
+    from regard.training.experiments.text_classification import TextClassificationExperiment
 
     class SpamExperiment(TextClassificationExperiment):
         def metadata(self, evaluator: Any) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""Train text classifiers with their own vocabulary from scratch: an RNN, or a model of any registered family."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.checkpoint.native import TextModelConfig
+from regard.config.rnn_models import RnnClassifierConfig
+from regard.config.task_runs import ClassifyRun
+from regard.data.labelled import LabelledTexts
+from regard.models import build_model
+from regard.models.text_classifier import TextClassifierModel
+from regard.tasks.base import Objective
+from regard.tasks.classification import TextClassificationObjective, label_probabilities
+from regard.tasks.losses import balanced_weights
+from regard.tasks.predictions import PredictedLabels, Predictions
+from regard.tasks.text_model import PreprocessedTexts
+from regard.training.evaluation import ModelEvaluator, Samples
+from regard.training.experiments.base import Notify, prefix_metrics
+from regard.training.experiments.classification import (
+    NUM_SAMPLES,
+    LabelledSplit,
+    format_label_counts,
+    majority_baseline,
+    read_labelled_splits,
+)
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.rnn_text import RnnTextExperiment
+from regard.training.experiments.text_model import TextModelExperiment
+from regard.training.verdict import TrivialBaseline
+
+ClassifierConfigT = TypeVar("ClassifierConfigT", bound=TextModelConfig)
+TextLabelledSplit = LabelledSplit[PreprocessedTexts]
+
+
+class TextClassificationExperiment(
+    TextModelExperiment[ClassifierConfigT, "TextClassificationEvaluator", TextLabelledSplit]
+):
+    """Train a text classifier of any family on labelled texts, from scratch; its config is `model` of the run."""
+
+    def choose_config(self) -> tuple[ClassifierConfigT, str]:
+        """The model config of the run, with the sizes of the data."""
+        run: Any = self.config  # its config `model` is that of the family
+        sizes = {"vocab_size": self.preprocessor.tokenizer.vocab_size, "num_labels": len(self.labels)}
+        return run.model.override(sizes), "by its settings"
+
+    def read_splits(self) -> DataSplits[LabelledTexts]:
+        """Read labelled texts."""
+        return read_labelled_splits(self.config)
+
+    def tokenizer_texts(self, examples: LabelledTexts) -> list[str]:
+        """The texts, without labels."""
+        return examples.texts
+
+    def encode(self, examples: LabelledTexts, split: str) -> TextLabelledSplit:
+        """Encode texts and their labels."""
+        targets = examples.label_ids(self.labels)
+        rows = self.preprocessor.encode(examples.texts)
+        self.report_truncation(rows, split)
+        return LabelledSplit(examples, rows, targets=targets)
+
+    def build_objective(self) -> Objective:
+        """Build the objective: cross-entropy of the labels."""
+        return TextClassificationObjective(
+            self.train.rows,
+            self.train.targets,
+            seed=self.config.training.seed,
+            digest=self.train.examples.digest,
+            class_weights=self._class_weights(),
+        )
+
+    def _class_weights(self) -> NDArray[np.float32] | None:
+        if self.config.fine_tuning.class_weights == "none":
+            return None
+        return balanced_weights(np.bincount(self.train.targets, minlength=len(self.labels)))
+
+    # ---- interface of a run
+
+    def evaluator(self, device: str) -> TextClassificationEvaluator:
+        """Build the evaluator on validation data."""
+        return TextClassificationEvaluator(self, device)
+
+    def describe(self, num_parameters: int) -> list[str]:
+        """Describe data and model for the user."""
+        test = f", test {len(self.test.examples):,}" if self.test is not None else ""
+        return [
+            f"data: {len(self.train.examples):,} texts, {self.tokens_per_epoch:,} tokens; "
+            f"validation {len(self.valid.examples):,} texts{test}",
+            f"labels: {len(self.labels)} ({format_label_counts(self.train.examples)})",
+            self.describe_tokenizer(),
+            self.describe_model(num_parameters),
+        ]
+
+    @property
+    def prediction_kind(self) -> str:
+        """Kind of the predictions, by which metrics apply."""
+        return PredictedLabels.kind
+
+    def trivial_baselines(self) -> list[TrivialBaseline]:
+        """Accuracy of the most frequent label."""
+        return [majority_baseline(self.config, self.train, self.valid, self.labels)]
+
+    def final_evaluation(
+        self, evaluator: TextClassificationEvaluator, notify: Notify
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Evaluate the final model on validation and test texts."""
+        metrics, metadata = super().final_evaluation(evaluator, notify)
+        if self.test is not None:
+            metrics |= prefix_metrics("test", self.scoring.compute_final(evaluator.predict_labels(self.test)))
+        return metrics, metadata
+
+
+class RnnClassificationExperiment(
+    TextClassificationExperiment[RnnClassifierConfig],
+    RnnTextExperiment[RnnClassifierConfig, "TextClassificationEvaluator", TextLabelledSplit],
+):
+    """Train an RNN classifier on labelled texts."""
+
+    config: ClassifyRun
+
+    def choose_config(self) -> tuple[RnnClassifierConfig, str]:
+        """Choose the sizes by the preset."""
+        return RnnTextExperiment.choose_config(self)
+
+    def base_config(self) -> RnnClassifierConfig:
+        """Model config of the run, before its sizes are chosen."""
+        return self.config.rnn_classifier
+
+
+class TextClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
+    """Evaluates a text classifier with its own vocabulary on validation texts."""
+
+    def __init__(self, experiment: TextClassificationExperiment[Any], device: str) -> None:
+        super().__init__(build_model(experiment.model_config), device, experiment.scoring)
+        self.valid = experiment.valid
+        self.labels = experiment.labels
+
+    def predict(self) -> tuple[Predictions, Samples]:
+        """Predict the labels of validation texts."""
+        predictions = self.predict_labels(self.valid)
+        labels = [self.labels[label_id] for label_id in predictions.predictions[:NUM_SAMPLES]]
+        texts = self.valid.rows.texts[:NUM_SAMPLES]
+        targets = self.valid.examples.labels[:NUM_SAMPLES]
+        return predictions, list(zip(texts, targets, labels, strict=True))
+
+    def predict_labels(self, split: TextLabelledSplit) -> PredictedLabels:
+        """Predict the labels of a split."""
+        probabilities = label_probabilities(self.model, split.rows)
+        target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)
+        return PredictedLabels(
+            predictions=probabilities.argmax(1),
+            references=split.targets,
+            labels=self.labels,
+            loss=float(-np.log(np.maximum(target_probabilities, 1e-12)).mean()),
+        )
