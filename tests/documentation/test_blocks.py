@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from regard.plugins import TABLES
+from regard.registry import Registry, resolve
 from regard.report import demo
 from tests.documentation.blocks import ROOT, RUN, SHOWN, Block, blocks, commands, pages
 from tests.documentation.workspace import Workspace
@@ -26,6 +28,17 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         patch.setattr(demo, "NUM_TEST_DATES", 43)
         yield Workspace.create(folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def registered_parts() -> Iterator[None]:
+    """Remove what a page registers, so that other tests see the tables as they are."""
+    tables: list[Registry[Any]] = [resolve(table) for table in TABLES.values()]
+    names = [set(table.entries) for table in tables]
+    yield
+    for table, known in zip(tables, names, strict=True):
+        for name in set(table.entries) - known:
+            del table.entries[name], table.owners[name]
 
 
 @pytest.mark.parametrize("page", PAGES)
