@@ -64,6 +64,5 @@ def test_a_page_has_no_dialect(page: str) -> None:
     assert not matches((ROOT / page).read_text(encoding="utf-8"))
 
 
-@pytest.mark.xfail(strict=True, reason="the page is rewritten together with its views; then delete this mark")
 def test_the_page_has_no_dialect() -> None:
     assert not [match for path in ASSETS.glob("*.js") for match in matches(path.read_text(encoding="utf-8"))]

@@ -145,7 +145,7 @@ def test_the_page_follows_a_training(tab: Seen) -> None:
 def test_hostile_strings_stay_text_when_served(tab: Seen) -> None:
     records = hostile_records(hostile_strings(100))
     with running(create_app(records, token="once", title="<script>window.owned=1</script>")) as port:
-        tab.open(f"http://127.0.0.1:{port}/newest?token=once#unit=piece")
+        tab.open(f"http://127.0.0.1:{port}/newest?token=once#unit=subword")
         for key in "14.1":
             tab.keys(key)
         assert tab.page.evaluate("window.owned") is None and not tab.count("img, iframe, base")

@@ -71,7 +71,7 @@ def test_every_view_is_drawn_and_has_a_table(tab: Seen, address: str) -> None:
 
 
 def test_weights_shown_are_those_of_the_record(tab: Seen, address: str) -> None:
-    tab.open(f"{address}#view=matrix&attention=decoder.cross&layer=0&heads=1&unit=piece&table=yes")
+    tab.open(f"{address}#view=matrix&attention=decoder.cross&layer=0&heads=1&unit=subword&table=yes")
     weights = whole_record()["decoder.cross"].matrix(0, 1)
     displayed = read_weights(tab)
     assert displayed.shape == weights.shape
@@ -80,9 +80,9 @@ def test_weights_shown_are_those_of_the_record(tab: Seen, address: str) -> None:
 
 def test_keys_select_words_layers_heads_and_records(tab: Seen, address: str) -> None:
     tab.open(address)
-    assert tab.live("looks at").startswith("Das looks at The 1.00")
+    assert tab.live("attends to").startswith("Das attends to The 1.00")
     tab.keys("ArrowRight")
-    assert tab.live("Tier").startswith("Tier looks at")
+    assert tab.live("Tier").startswith("Tier attends to")
     tab.keys("ArrowUp")
     assert "layer 0 head 2" in tab.live("layer 0")
     tab.keys("[", "[")
@@ -161,7 +161,7 @@ def test_two_selected_heads_have_two_colours(tab: Seen, address: str) -> None:
 
 def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, address: str) -> None:
     tab.open(
-        f"{address}#view=matrix&attention=encoder.self&layer=0&heads=0,2&q=3&unit=piece&norm=max&theme=dark&turned=yes"
+        f"{address}#view=matrix&attention=encoder.self&layer=0&heads=0,2&q=3&unit=subword&norm=max&theme=dark&turned=yes"
     )
     assert tab.text(".query-label").lstrip("▁") == "was"
     assert tab.count('.square[aria-selected="true"]') == 2
@@ -358,7 +358,7 @@ def test_hostile_strings_stay_text(tab: Seen, tmp_path: Path) -> None:
 def tags_of_all_records(tab: Seen, records: list[Record], title: str, folder: Path) -> set[str]:
     """Tags of all elements that the page shows: every view and table of the first record, some views of the others."""
     list_tags = "[...new Set([...document.querySelectorAll('*')].map((element) => element.tagName.toLowerCase()))]"
-    tab.open(f"{written(records, folder, title)}#with=1&unit=piece")
+    tab.open(f"{written(records, folder, title)}#with=1&unit=subword")
     tags: set[str] = set()
     for index in range(len(records)):
         for key in "123456789v1v4v7v" if index == 0 else "147":
@@ -371,11 +371,11 @@ def tags_of_all_records(tab: Seen, records: list[Record], title: str, folder: Pa
 
 def test_a_head_that_aligns_the_decoder_input_is_shifted_by_one_row(tab: Seen, tmp_path: Path) -> None:
     record = replace(whole_record(), view={"shift": 1})
-    tab.open(f"{written([record], tmp_path)}#view=matrix&unit=piece&table=yes")
+    tab.open(f"{written([record], tmp_path)}#view=matrix&unit=subword&table=yes")
     weights = record["decoder.cross"].matrix(1, 2)
     displayed = read_weights(tab)
     assert np.array_equal(displayed[:-1], weights[1:])  # this head's weights are ones and zeros
     assert not displayed[-1].any()
-    assert "once this was written" in tab.page.inner_text("body")
+    assert "after this token was generated" in tab.page.inner_text("body")
     tab.keys("[")  # other heads are not shifted
-    assert "while producing this" in tab.page.inner_text("body")
+    assert "while this token is generated" in tab.page.inner_text("body")

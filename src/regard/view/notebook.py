@@ -98,7 +98,7 @@ def _page_state(
     **_figure_options: Any,
 ) -> dict[str, Any]:
     """State of the page that shows the same as a figure."""
-    unit = {"unit": "word" if words else "piece"}
+    unit = {"unit": "word" if words else "subword"}
     if not record.attention:
         return unit
     selection = select_attention(record, attention, layer, head, words=words)

@@ -114,7 +114,7 @@ function resultSummary({ prediction, texts: { target } }) {
 function differenceMap(left, right, width) {
   if (!left.values || !right.values) return "";
   if (!areComparable(left, right)) {
-    return smallText("The two are not made of the same words, so there is no difference to draw cell by cell.");
+    return smallText("The two records have different words, so their difference cannot be drawn.");
   }
   const values = subtract(left, right);
   const max = maxAbs(values, 0.05);

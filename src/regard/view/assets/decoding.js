@@ -43,7 +43,7 @@ function attentionAtStep(record, redraw) {
   const generated = record.attention.filter((attention) => attention.row_meaning === "generated" || attention.causal);
   const attention = generated.find(({ name }) => name === state.attention) || generated[0];
   if (!attention) return null;
-  const axes = axisUnits(record, attention, "piece", true);
+  const axes = axisUnits(record, attention, "subword", true);
   const isSelected = attention === selectAttention(record);
   const layer = isSelected ? state.layer : attention.layers.at(-1);
   const tables = headTables(record, attention, layer, isSelected ? state.heads : [0], axes, redraw);
@@ -119,7 +119,7 @@ function beamTree(steps) {
   const width = Math.min(MAX_TREE_STEPS, steps.length) * BEAM_WIDTH + 10;
   const name = `beam tree: ${pluralize(beamCount, "beam")}; the answer’s path is bold`;
   const tree = svgBox(width, beamCount * BEAM_HEIGHT + 8, {}, ...shapes);
-  return titledBlock("beams", element("div", { class: "beams", tabindex: "0", role: "img", "aria-label": name }, tree));
+  return titledBlock("beam tree", element("div", { class: "beams", tabindex: "0", role: "img", "aria-label": name }, tree));
 }
 
 // ---- entropy -------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ function entropyPlot(steps) {
   return titledBlock(
     "entropy",
     svgBox(width, ENTROPY_HEIGHT, attributes, ...player.entropyBars),
-    smallText(`how undecided the model was at each step (up to ${maxEntropy.toFixed(1)} bits)`),
+    smallText(`entropy of each step (up to ${maxEntropy.toFixed(1)} bits)`),
   );
 }
 
@@ -160,7 +160,7 @@ function temperatureControl(redrawStep) {
 }
 
 function sourceParagraph({ attention, axes, layer }) {
-  const title = `where ${escapeInvisible(attention.name)}, layer ${layer}, looked`;
+  const title = `attention of ${escapeInvisible(attention.name)}, layer ${layer}`;
   return paragraph(title, axes.columnText, axes.columns, player.sourceTokens);
 }
 
@@ -176,7 +176,7 @@ function candidateList(steps, index) {
     isSelected: text === token,
     onPress: canRun() && text !== token && (() => rerun({ prefix: [...prefix, text] })),
   }));
-  return barList(items, "likeliest next tokens");
+  return barList(items, "most probable next tokens");
 }
 
 export const decoding = {
@@ -199,7 +199,7 @@ export const decoding = {
     player.summary = smallText();
     player.candidates = element("div");
     player.sourceTokens = player.attention?.axes.columns.map((unit) => tokenElement(unit));
-    const hint = canRun() ? smallText("Choose another token and the model writes on from there.") : "";
+    const hint = canRun() ? smallText("Choose another token, and decoding continues from there.") : "";
     stage.replaceChildren(
       toolbar(player.playButton, player.slider, player.summary),
       paragraph("written", texts.target, steps, player.tokens),
@@ -207,7 +207,7 @@ export const decoding = {
       div(
         "pair",
         titledBlock(
-          "likeliest next tokens",
+          "most probable next tokens",
           player.candidates,
           temperatureControl(() => this.mark(scene)),
           hint,
@@ -239,7 +239,7 @@ export const decoding = {
   },
   table: ({ record }) => ({
     caption: "Each step of the output",
-    head: ["token", "probability", "entropy (bits)", "others that were likely"],
+    head: ["token", "probability", "entropy (bits)", "alternatives"],
     selected: state.step,
     onPick: goToStep,
     rows: record.steps.map(({ token, probability, entropy = 0, top: candidates = [] }) => {

@@ -69,7 +69,7 @@ function rollout(record, redraw) {
   const selfAttentions = record.attention.filter(isSelfAttention);
   const attention = selfAttentions.find(({ name }) => name === state.attention) || selfAttentions[0];
   if (!attention) {
-    return { message: "Attention can be followed where a text looks at itself; no such attention is in this record." };
+    return { message: "Rollout needs self-attention, which this record does not contain." };
   }
   if (rollouts.has(attention)) return { attention, message: IN_PROGRESS, ...rollouts.get(attention) };
   const size = record.texts[attention.rows].tokens.length;
@@ -106,7 +106,7 @@ function valueWeighted(record, redraw) {
   );
   if (!qkv) {
     return {
-      message: "The values of this head were not kept in the record, so its weights cannot be weighed by them.",
+      message: "The record does not contain the values of this head, so its weights cannot be multiplied by their norms.",
     };
   }
   const attention = selectAttention(record);
@@ -142,7 +142,7 @@ function ablationSwitches(heads) {
   );
   const { ablated } = state;
   return [
-    element("div", { class: "switches", role: "group", "aria-label": "heads switched off" }, ...switches),
+    element("div", { class: "switches", role: "group", "aria-label": "ablated heads" }, ...switches),
     toolbar(
       button(`Run without ${ablated.length || "…"}`, () => rerun({ off: ablated }, true), {
         disabled: !ablated.length,
@@ -160,7 +160,7 @@ function importanceBars({ importance }, heads) {
     value: formatWeight(value),
     share: value / (sorted[0].value || 1),
   }));
-  return [smallText(`What is lost without a head${metric}, the most first:`), barList(items)];
+  return [smallText(`Importance of heads by ablation${metric}, largest first:`), barList(items)];
 }
 
 function headSwitches(record) {
@@ -225,7 +225,7 @@ export const flow = {
     stage.replaceChildren(
       toolbar(kindControl, smallText(computed.values ? summary() : "")),
       shown.heatmap?.element || notice(computed.message),
-      titledBlock("heads switched off", headSwitches(record)),
+      titledBlock("ablated heads", headSwitches(record)),
     );
     shown.heatmap?.layout();
   },

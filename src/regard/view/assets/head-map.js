@@ -21,9 +21,9 @@ import { state, update } from "./state.js";
 // Name and meaning.
 const METRICS = {
   entropy: ["entropy", "how many places it spreads over"],
-  distance: ["distance", "how far away it looks"],
+  distance: ["distance", "mean distance"],
   special: ["on specials", "how much falls on special tokens"],
-  importance: ["importance", "what is lost without it"],
+  importance: ["importance", "loss without it (ablation)"],
 };
 
 export const metricName = (metric) => METRICS[metric][0];

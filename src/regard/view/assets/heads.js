@@ -21,7 +21,7 @@ const gallery = { referenceHead: null, heatmap: null };
 // Keeps the selected head as the reference for similarity, or releases it.
 export function toggleReferenceHead() {
   gallery.referenceHead = gallery.referenceHead ? null : [state.layer, state.heads[0]];
-  update({ sort: gallery.referenceHead ? "likeness" : "layer" });
+  update({ sort: gallery.referenceHead ? "similarity" : "layer" });
 }
 
 const cosineSimilarity = (left, right) => dot(left, right) / (Math.sqrt(dot(left, left) * dot(right, right)) || 1);
@@ -29,7 +29,7 @@ const cosineSimilarity = (left, right) => dot(left, right) / (Math.sqrt(dot(left
 function sortHeads(attention, thumbs) {
   const reference = thumbs?.weights(...(gallery.referenceHead || [state.layer, state.heads[0]]));
   const valueOf = ({ layer, layerIndex, head }) => {
-    if (state.sort === "likeness") return reference && cosineSimilarity(reference, thumbs.weights(layer, head));
+    if (state.sort === "similarity") return reference && cosineSimilarity(reference, thumbs.weights(layer, head));
     return headMetric(attention, state.sort)?.[layerIndex][head];
   };
   const heads = listHeads(attention)
@@ -85,14 +85,14 @@ function galleryControls(attention, heads) {
   const sorts = [
     ["layer and head", "layer"],
     ...availableMetrics(attention).map((metric) => [metricName(metric), metric]),
-    ["likeness to the chosen head", "likeness"],
+    ["similarity to the selected head", "similarity"],
   ];
   const labels = [...new Set(listHeads(attention).map((entry) => entry.label))].filter(Boolean).sort();
   const filters = [["all kinds", ""], ...labels.map((label) => [label, label])];
   const sortControl = select("sort heads by", sorts, state.sort, (sort) => update({ sort }));
   const filterControl = select("filter heads by label", filters, state.label, (label) => update({ label }));
   const { referenceHead } = gallery;
-  const reference = referenceHead ? `; likeness to ${siteName(attention, ...referenceHead)} (l lets go)` : "";
+  const reference = referenceHead ? `; similarity to ${siteName(attention, ...referenceHead)} (l lets go)` : "";
   return toolbar(
     fieldLabel("Sorted by ", sortControl),
     labels.length > 1 ? fieldLabel("showing ", filterControl) : "",
@@ -139,7 +139,7 @@ export const heads = {
     const { attention } = scene;
     const thumbs = thumbnails(attention, redraw);
     if (!thumbs) {
-      stage.replaceChildren(smallText("opening …"));
+      stage.replaceChildren(smallText("loading …"));
       return;
     }
     const sorted = sortHeads(attention, thumbs);

@@ -37,7 +37,7 @@ export function drawInspector(box, scene, view) {
 }
 
 function helpSection(view) {
-  const caution = "Attention says where this head looked, never why the model answered as it did.";
+  const caution = "Attention shows what this head attended to, not why the model gave its answer.";
   const summary = element("summary", {}, "What is this?");
   return section("", element("details", {}, summary, smallText(view.description), smallText(caution)));
 }
@@ -72,7 +72,7 @@ function scaleSection(scene) {
   const norms = Object.entries(NORMS).map(([norm, [label]]) => [label, norm]);
   const units = [
     ["Words", "word"],
-    ["Pieces", "piece"],
+    ["Subwords", "subword"],
   ];
   const specialOptions = [
     ["Specials", true, "special tokens are shown"],
@@ -87,9 +87,9 @@ function scaleSection(scene) {
       "Weights ",
       select("normalisation (n)", norms, state.norm, (norm) => update({ norm })),
     ),
-    smallText(`${NORMS[state.norm][1]}. Zero is the page’s own ground.`),
+    smallText(`${NORMS[state.norm][1]}. A weight of zero has the colour of the background.`),
     toolbar(
-      segmentedControl("words or pieces (w)", units, state.unit, selectUnit),
+      segmentedControl("words or subwords (w)", units, state.unit, selectUnit),
       segmentedControl("special tokens (x)", specialOptions, state.specials, selectSpecials),
     ),
   );
@@ -106,9 +106,9 @@ function weightScale(norm) {
 }
 
 function queryNote({ attention, shift }, bits) {
-  const generated = attention.row_meaning === "generated" ? "while producing this" : "from here";
-  const moment = shift ? "once this was written" : generated;
-  return `${moment}, the head looked at${bits}`;
+  const generated = attention.row_meaning === "generated" ? "while this token is generated" : "from here";
+  const moment = shift ? "after this token was generated" : generated;
+  return `${moment}, the head attended to${bits}`;
 }
 
 // Shows the weights of the selected row and announces them.
@@ -133,12 +133,12 @@ export function markInspector(scene, live) {
   parts.query.textContent = name;
   parts.note.textContent = queryNote(scene, isDistribution ? ` (${entropy(weights).toFixed(1)} bits)` : "");
   parts.weights.replaceChildren(
-    barList(items, "looked at"),
+    barList(items, "attended to"),
     hasRest ? smallText(`+ ${pluralize(otherCount, "other")}, ${formatPercent(rest)}`) : "",
   );
   const largest = items.slice(0, ANNOUNCED_WEIGHTS).map(({ label, value }) => `${label.slice(0, 60)} ${value}`);
   const heads = `layer ${scene.layer} head ${scene.heads.join(", ")}`;
-  announce(live, `${name} looks at ${largest.join(", ") || "nothing"}; ${heads}`);
+  announce(live, `${name} attends to ${largest.join(", ") || "nothing"}; ${heads}`);
 }
 
 let announceTimer = 0;

@@ -65,13 +65,13 @@ export const formatSigned = (value) => (value < 0 ? "−" : "+") + Math.abs(valu
 export const formatPercent = (share) => `${(100 * share).toFixed(share > 0.0995 || share === 0 ? 0 : 1)} %`;
 export const pluralize = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
-const CROSS = ["target → source", "where the decoder looked in the source while producing each word"];
-const HOPS = ["hop → sentence", "where each hop looked among the sentences of the story"];
+const CROSS = ["target → source", "cross-attention: from each target word, while it is generated, to the source"];
+const HOPS = ["hop → sentence", "attention of each hop to the sentences of the story"];
 const ATTENTION_KINDS = {
   "decoder.cross": CROSS,
   "decoder.attention": CROSS,
-  "encoder.self": ["text → text", "where each word looked among the words of its own text"],
-  "decoder.self": ["written so far", "where the decoder looked among the words already written"],
+  "encoder.self": ["text → text", "self-attention of the text"],
+  "decoder.self": ["target → target", "self-attention of the target to the tokens generated before"],
   hop: HOPS,
   memory: HOPS,
 };
@@ -79,8 +79,8 @@ const ATTENTION_KINDS = {
 export const attentionName = ({ name }) => ATTENTION_KINDS[name]?.[0] ?? escapeInvisible(name);
 
 export function attentionMeaning({ attention, shift }) {
-  const meaning = ATTENTION_KINDS[attention.name]?.[1] ?? "where each row looked";
-  return shift ? meaning.replace("while producing each word", "once each word was written") : meaning;
+  const meaning = ATTENTION_KINDS[attention.name]?.[1] ?? "attention of each row";
+  return shift ? meaning.replace("while it is generated", "after it is generated") : meaning;
 }
 
 // The name of a head on the command line: encoder.3.self:2.

@@ -73,7 +73,7 @@ export const lines = {
     }
   },
   table: (scene) =>
-    weightTable("Where each word looked", scene.rows, scene.columns, scene.normalized, queryRows(scene)[0]),
+    weightTable("Attention of each word", scene.rows, scene.columns, scene.normalized, queryRows(scene)[0]),
 };
 
 function chooseForm({ rows, columns }) {
@@ -209,12 +209,12 @@ export function paragraph(title, text, units, tokens) {
 
 function drawText({ attention, rowText, columnText, rows, columns }) {
   if (isSelfAttention(attention)) {
-    const title = "point at a word: what it looked at is shaded";
+    const title = "point at a word: its attention is shaded";
     return listenForRows(div("texts self", paragraph(title, rowText, rows, drawn.rowTokens)));
   }
   return div(
     "texts",
-    paragraph("looked at", columnText, columns, drawn.columnTokens),
+    paragraph("attended to", columnText, columns, drawn.columnTokens),
     listenForRows(paragraph("looking", rowText, rows, drawn.rowTokens)),
   );
 }

@@ -14,12 +14,12 @@ const MAX_KEYS = 14; // keys that get a row
 const MAX_SITES = 24; // other heads that are offered
 const MASKED_BELOW = -60000; // scores of masked keys
 const STEPS = [
-  ["query", "The word asks with a vector of its own: its query."],
-  ["keys", "Every word that may be looked at answers with a vector: its key."],
-  ["score", "Query and key are multiplied number by number and added up: the more alike, the higher."],
-  ["scale", "The scores are divided by the root of the vectors’ length, so that they do not grow with it."],
+  ["query", "The query of the selected word."],
+  ["keys", "Every word that the mask allows has a key."],
+  ["score", "The dot product of query and key: the more similar, the higher."],
+  ["scale", "The scores are divided by √d_k, the root of the key’s size, so that they do not grow with it."],
   ["softmax", "Softmax turns scores into weights that add up to 1."],
-  ["mix", "Each word’s value is taken by its weight; their sum is what the head passes on."],
+  ["mix", "The output of the head: the sum of the values, each multiplied by its weight."],
 ];
 const [, KEYS, SCORE, SCALE, SOFTMAX, MIX] = range(STEPS.length, (index) => index + 1);
 const walkthrough = { step: MIX, tooltip: null };
@@ -68,7 +68,7 @@ function attentionSteps({ queries, keys, values, scores: stored, keySize, valueS
 
 // Math is shown for tokens: the first one of the selected word.
 function selectedQuery(scene) {
-  const { rows, columns } = axisUnits(scene.record, scene.attention, "piece", true);
+  const { rows, columns } = axisUnits(scene.record, scene.attention, "subword", true);
   return { rows, keys: columns, queryIndex: scene.rows[queryRows(scene)[0]]?.members[0] ?? 0 };
 }
 
@@ -108,7 +108,7 @@ function otherHeads(record) {
       button(siteName(findAttention(attention), layer, head), () => update({ attention, layer, heads: [head] })),
     );
   const message =
-    "Queries and keys of this head were not kept: they are large, and kept only when they are asked for. Kept are:";
+    "The record does not contain queries and keys of this head: they are large, and stored only on request (--store-qkv). It contains:";
   return [notice(message), toolbar(...buttons)];
 }
 
@@ -207,7 +207,7 @@ export const math = {
     }
     const qkv = loadQkv(block, redraw);
     if (!qkv) {
-      stage.replaceChildren(smallText("opening …"));
+      stage.replaceChildren(smallText("loading …"));
       return;
     }
     const { rows, keys, queryIndex } = selectedQuery(scene);
@@ -223,7 +223,7 @@ export const math = {
       vectorLine(rows[queryIndex].label.slice(0, 40), steps.query, `query, ${qkv.keySize} numbers`, "q"),
       keyTable(qkv, steps, keys, keyIndices),
       hidden > 0 ? smallText(`+ ${hidden} others, which hold ${formatWeight(rest)} of the weight`) : "",
-      hasOutput ? vectorLine("Σ", steps.output, "what the head passes on", "sum") : "",
+      hasOutput ? vectorLine("Σ", steps.output, "output of the head", "sum") : "",
       walkthrough.tooltip,
       signedBar("+", "−"),
       toolbar(
@@ -236,7 +236,7 @@ export const math = {
   table(scene) {
     const block = findQkv(scene.record);
     const qkv = block && loadQkv(block, () => {});
-    if (!qkv) return emptyTable("Queries and keys of this head were not kept");
+    if (!qkv) return emptyTable("The record does not contain queries and keys of this head");
     const { rows, keys, queryIndex } = selectedQuery(scene);
     const { products, scores, allowed, weights } = attentionSteps(qkv, queryIndex, keys.length);
     const score = (key) => (allowed[key] ? scores[key].toFixed(3) : "barred");

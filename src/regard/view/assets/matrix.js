@@ -90,8 +90,8 @@ function matrixControls(scene) {
 }
 
 function describeScores({ coverage, confidence }) {
-  const covered = `Coverage ${formatPercent(coverage)} (100 %: each word was looked at once)`;
-  return `${covered}, confidence ${formatPercent(confidence)} (100 %: each row looked at one place).`;
+  const covered = `Coverage ${formatPercent(coverage)} (100 %: each word receives a total weight of 1)`;
+  return `${covered}, confidence ${formatPercent(confidence)} (100 %: each row attends to one word).`;
 }
 
 export const matrix = {

@@ -51,7 +51,7 @@ function selectPosition({ count, similarities }, row, column) {
   const width = Math.max(200, Math.min(520, count * 6));
   const min = Math.min(0, ...similarities);
   const x = ((position + 0.5) / count) * width;
-  const name = `likeness of position ${position} to each position`;
+  const name = `similarity of position ${position} to each position`;
   selected.plot.replaceChildren(
     svgBox(
       width,
@@ -60,7 +60,7 @@ function selectPosition({ count, similarities }, row, column) {
       sparkline(rowSlice(similarities, position, count), width, PLOT_HEIGHT, min, 1),
       svgElement("line", { class: "axis", x1: x, x2: x, y1: 0, y2: PLOT_HEIGHT }),
     ),
-    smallText(`how alike position ${position} is to each of the others`),
+    smallText(`cosine similarity of position ${position} to every other position`),
   );
 }
 
@@ -90,7 +90,7 @@ function codeHeatmap(codes, width) {
     columns: dimensions,
     values,
     max: maxAbs(values),
-    name: "position codes: rows are positions, columns are dimensions",
+    name: "positional encodings: rows are positions, columns are dimensions",
     describeCell: (row, column) =>
       `position ${row}, dimension ${column}: ${formatSigned(values[row * dimensions + column])}`,
   });
@@ -102,7 +102,7 @@ function similarityHeatmap(codes, width) {
     columns: count,
     values: similarities,
     max: 1,
-    name: "likeness of positions",
+    name: "similarity of positions",
     describeCell: (row, column) =>
       `positions ${row} and ${column}: ${formatWeight(similarities[row * count + column])}`,
   });
@@ -119,7 +119,7 @@ export const positions = {
     const { kind } = record.positions;
     const codes = positionCodes(record.positions, redraw);
     if (!codes) {
-      stage.replaceChildren(smallText("opening …"));
+      stage.replaceChildren(smallText("loading …"));
       return;
     }
     const { count, total, dimensions } = codes;
@@ -139,7 +139,7 @@ export const positions = {
       div(
         "pair",
         titledBlock(`codes, ${count} positions × ${dimensions}`, codeMap.element),
-        titledBlock("likeness of positions", similarityMap.element),
+        titledBlock("similarity of positions", similarityMap.element),
       ),
       selected.plot,
       signedBar(formatWeight(maxAbs(codes.values))),
@@ -150,13 +150,13 @@ export const positions = {
   mark() {},
   table({ record }) {
     const codes = positionCodes(record.positions, () => {});
-    if (!codes) return emptyTable("Position codes are being opened");
+    if (!codes) return emptyTable("Positional encodings are being loaded");
     const { count, similarities } = codes;
     const offsets = OFFSETS.filter((offset) => offset < count);
     const similarity = (position, offset) =>
       position + offset < count ? formatWeight(similarities[position * count + position + offset]) : "";
     return {
-      caption: "How alike each position is to those after it",
+      caption: "Similarity of each position to later ones",
       head: ["position", ...offsets.map((offset) => `+${offset}`)],
       rows: range(count, (position) => [`${position}`, ...offsets.map((offset) => similarity(position, offset))]),
     };

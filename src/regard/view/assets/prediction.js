@@ -109,7 +109,7 @@ function attributedPassage(record, attribution) {
 
 // The choice of attribution methods, the legend and the agreement with attention.
 function attributionChart({ attribution: methods = [] }, redraw) {
-  if (!methods.length) return smallText("How much each word counted (attribution) was not computed for this record.");
+  if (!methods.length) return smallText("Attribution was not computed for this record.");
   const options = methods.map(({ method, target }, index) => [
     `${escapeInvisible(method)}, of ${escapeInvisible(target).slice(0, 40)}`,
     index,
@@ -121,11 +121,11 @@ function attributionChart({ attribution: methods = [] }, redraw) {
   const control = methods.length > MAX_SEGMENTS ? select : segmentedControl;
   const { agreement } = methods[selected.method];
   return titledBlock(
-    "what counted",
+    "attribution",
     toolbar(control("attribution", options, selected.method, selectMethod)),
     signedBar("for", "against"),
     typeof agreement === "number"
-      ? smallText(`Agreement with where attention looked (rank correlation): ${formatWeight(agreement)}.`)
+      ? smallText(`Agreement with attention (rank correlation): ${formatWeight(agreement)}.`)
       : "",
   );
 }
@@ -134,11 +134,11 @@ function predictionSummary(predicted, stage, redraw) {
   if (!predicted) return "";
   if (predicted.labels) return titledBlock("classes", classBars(predicted));
   const curves = spanCurves(predicted, Math.min(860, stage.clientWidth - 8));
-  return titledBlock("answers, the best first", answerList(predicted, redraw), curves);
+  return titledBlock("answers, best first", answerList(predicted, redraw), curves);
 }
 
 const classTable = ({ labels, probabilities }) => ({
-  caption: "How likely each class is",
+  caption: "Probability of each class",
   head: ["class", "probability"],
   rows: labels.map((label, index) => [escapeInvisible(label), formatWeight(probabilities[index])]),
 });

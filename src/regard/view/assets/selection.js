@@ -121,7 +121,7 @@ function neighbours({ attention, layer, heads }) {
 // milliseconds of work; `resume` is called to continue.
 export function prefetch(scene, resume, prerender) {
   const { record, attention, layer, heads } = scene;
-  const otherAxes = axisUnits(record, attention, state.unit === "word" ? "piece" : "word");
+  const otherAxes = axisUnits(record, attention, state.unit === "word" ? "subword" : "word");
   const targets = [...state.hoveredHeads, ...neighbours(scene), [layer, heads, otherAxes]];
   for (const [targetLayer, targetHeads, axes = scene] of targets) {
     if (!targetHeads.every((head) => findBlock(attention, targetLayer, head))) continue;

@@ -47,7 +47,7 @@ function clearSelection(actions) {
 // Rows are [action, keys and description in the help]; `actions` is what the page can do.
 export function buildShortcuts(actions) {
   const { view, scene } = actions;
-  const otherUnit = () => cycle(["word", "piece"], state.unit);
+  const otherUnit = () => cycle(["word", "subword"], state.unit);
   const onArrow = (handler, step) => (handler ? handler() : moveRow(scene(), step));
   const shortcuts = {
     ArrowLeft: [() => onArrow(view().onLeft, -1), "← →", "previous, next word (in Steps: step)"],
@@ -57,14 +57,14 @@ export function buildShortcuts(actions) {
     "[": [() => moveHead(-1), "[ ]", "head"],
     "]": [() => moveHead(1)],
     Enter: [() => selectRow(state.query, false), "Enter", "pin the word, or let it go"],
-    Escape: [() => clearSelection(actions), "Esc", "clear what is pinned"],
+    Escape: [() => clearSelection(actions), "Esc", "clear the selection"],
     " ": [() => view().onSpace?.(actions.redraw), "Space", "next step (Maths), play (Steps)"],
-    w: [() => setUnits(scene(), otherUnit(), state.specials), "w", "words or pieces"],
+    w: [() => setUnits(scene(), otherUnit(), state.specials), "w", "words or subwords"],
     n: [() => update({ norm: cycle(Object.keys(NORMS), state.norm) }), "n", "normalise"],
     x: [() => setUnits(scene(), state.unit, !state.specials), "x", "special tokens"],
     k: [nextAttention, "k", "kind of attention"],
     b: [selectAlignmentHead, "b", "best alignment head"],
-    l: [toggleReferenceHead, "l", "keep this head for likeness (Heads)"],
+    l: [toggleReferenceHead, "l", "compare other heads with this one (Heads)"],
     v: [() => update({ table: !state.table }), "v", "as a table"],
     ",": [() => moveRecord(-1), ", .", "record before, after"],
     ".": [() => moveRecord(1)],
@@ -106,7 +106,7 @@ export function helpDialog(shortcuts, views) {
     element("dd", {}, description),
   ]);
   const note =
-    "Inside the head map and a matrix the arrows go from cell to cell. Every view has a table form. The address keeps what you look at: copy it to share.";
+    "Inside the head map and a matrix the arrows go from cell to cell. Every view has a table form. The address contains the current view: copy it to share.";
   const dialog = element(
     "dialog",
     { "aria-label": "keys" },

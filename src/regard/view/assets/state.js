@@ -32,10 +32,10 @@ const DEFAULTS = { ...state };
 const POINTER_FIELDS = new Set(["query", "key", "pins", "step"]); // what is pointed at, not what is drawn
 const ADDRESS_FIELDS = { comparedWith: "with", mass: "cut", transposed: "turned" }; // where they differ from the state's
 const CHOICES = {
-  unit: ["word", "piece"],
+  unit: ["word", "subword"],
   norm: Object.keys(NORMS),
   form: ["columns", "text"],
-  sort: ["entropy", "distance", "special", "importance", "likeness"],
+  sort: ["entropy", "distance", "special", "importance", "similarity"],
   metric: ["distance", "special", "importance"],
 };
 const VIEWS_OF_FIGURES = { "beam-tree": "decoding", hops: "matrix" }; // figures that are part of a view here
