@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regard.config.settings import AUTO
 from regard.errors import RegardError, UsageError, nearest
 from regard.metric_table import METRICS
 from regard.registry import TASKS, TaskMetrics, resolve
 from regard.tasks.predictions import PredictedTranslations, Predictions
-
-AUTO = "auto"  # the metric of the task
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ import torch
 
 from regard.components import OPTIMIZERS
 from regard.config.runs import BatchRun, RunConfig
+from regard.config.settings import AUTO
 from regard.config.training import TrainingConfig
 from regard.errors import ConfigError
 from regard.formatting import format_duration
 from regard.metric_table import METRICS
 from regard.models.base import Model
 from regard.registry import TASKS, resolve
-from regard.tasks.scoring import AUTO
 from regard.training.auto_config import batch_tokens_for_budget, estimate_updates, resolve_training_config
 from regard.training.experiments.base import Experiment
 from regard.training.flat_weights import FlatWeights

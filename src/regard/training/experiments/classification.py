@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.settings import AUTO
 from regard.config.task_runs import ClassifyRun, FineTunedRun
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.formatting import format_names
@@ -30,7 +31,6 @@ from regard.tasks.calibration import (
 from regard.tasks.classification import ClassificationObjective
 from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedLabels, PredictedLabelSets, Predictions
-from regard.tasks.scoring import AUTO
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
 from regard.training.evaluation import Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
