@@ -1,4 +1,8 @@
-"""Regard's runner: what a user of Regard runs, with the settings that a user gets."""
+"""Regard's runner: training steps and pipelines with the precision and threads of a job's variant.
+
+Dropout, label smoothing, optimiser and batches are those of the peers, so that all do the same work; only the variant
+"usual settings" has what users get by default.
+"""
 
 from __future__ import annotations
 
