@@ -217,7 +217,7 @@ BATCH_SIZES = (32, 64, 128)  # sentences; peers use the one that suits them best
 
 def write_translators(folder: Path, size: TranslatorSize, libraries: Sequence[str]) -> None:
     """Write a random translator for Regard, and the same weights for each library that reads another layout."""
-    config = size.config(norm="after", output_bias=True)
+    config = size.config(norm_placement="post", output_bias=True)
     model = build_model(config)
     initialize_weights(model, 1)
     with torch.no_grad():

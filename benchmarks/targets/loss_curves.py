@@ -154,7 +154,7 @@ def main() -> None:
     changes = {
         "source_vocab_size": tokenizer.vocab_size,
         "target_vocab_size": tokenizer.vocab_size,
-        "norm": "after",
+        "norm_placement": "post",
         **DROPOUT,
     }
     config = TRANSFORMER_PRESETS[arguments.preset].override(changes)

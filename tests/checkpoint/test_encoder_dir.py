@@ -308,7 +308,7 @@ def test_models_that_transformers_cannot_express_have_a_native_type(tmp_path: Pa
     save_transformers_model("bert", "plain", tmp_path / "hf")
     tokenizer = load_encoder(tmp_path / "hf").tokenizer
     stack = StackConfig(num_layers=2, num_heads=3, feed_forward_size=11)
-    config = BertConfig(vocab_size=61, hidden_size=15, stack=stack, norm="before", head="label", num_labels=2)
+    config = BertConfig(vocab_size=61, hidden_size=15, stack=stack, norm_placement="pre", head="label", num_labels=2)
     model = Bert(config)
     initialize_bert(model, 3)
     options: dict[str, Any] = {"tokenizer": tokenizer, "task": "classify", "metadata": {"step": 7}, "card": "# It"}

@@ -30,15 +30,15 @@ from tests.checkpoint.samples import (
 )
 
 VARIANTS: list[dict[str, Any]] = [
-    {"norm": "after", "output_bias": True, "activation": "silu"},
-    {"norm": "after", "share_embeddings": False, "activation": "gelu"},
-    {"norm": "after", "tie_embeddings": False, "scale_embedding": False},
-    {"norm": "before"},
-    {"norm": "before", "output_bias": True, "activation": "quick_gelu"},
-    {"norm": "before", "share_embeddings": False, "tie_embeddings": False, "positions": "learned"},
-    {"norm": "after", "positions": "none"},
-    {"norm": "before", "positions": "relative"},
-    {"norm": "after", "positions": "alibi"},
+    {"norm_placement": "post", "output_bias": True, "activation": "silu"},
+    {"norm_placement": "post", "share_embeddings": False, "activation": "gelu"},
+    {"norm_placement": "post", "tie_embeddings": False, "scale_embedding": False},
+    {"norm_placement": "pre"},
+    {"norm_placement": "pre", "output_bias": True, "activation": "quick_gelu"},
+    {"norm_placement": "pre", "share_embeddings": False, "tie_embeddings": False, "positions": "learned"},
+    {"norm_placement": "post", "positions": "none"},
+    {"norm_placement": "pre", "positions": "relative"},
+    {"norm_placement": "post", "positions": "alibi"},
 ]
 
 
@@ -80,8 +80,8 @@ def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, changes: dict[str, Any
 
 def test_saving_again_leaves_no_trace_of_the_first(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("kept")
-    save(tmp_path, random_model(small_config(norm="after", share_embeddings=False), 1))
-    second = random_model(small_config(norm="before"), 2)
+    save(tmp_path, random_model(small_config(norm_placement="post", share_embeddings=False), 1))
+    second = random_model(small_config(norm_placement="pre"), 2)
     save(tmp_path, second)
     assert torch.equal(
         load_translator(tmp_path).weights["token_embedding.weight"], second.state_dict()["token_embedding.weight"]
@@ -91,7 +91,7 @@ def test_saving_again_leaves_no_trace_of_the_first(tmp_path: Path) -> None:
 
 
 def test_a_folder_can_be_read_while_it_is_replaced(tmp_path: Path) -> None:
-    models = [random_model(small_config(norm="after"), seed) for seed in range(2)]
+    models = [random_model(small_config(norm_placement="post"), seed) for seed in range(2)]
     save(tmp_path, models[0])
     is_done = threading.Event()
 
@@ -129,7 +129,7 @@ FILES = ["config.json", "model.safetensors", "tokenizer.json", "target_tokenizer
 
 @pytest.mark.parametrize("name", [*FILES, "task.json", "MANIFEST.json"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
-    save(tmp_path, random_model(small_config(norm="after", share_embeddings=False)))
+    save(tmp_path, random_model(small_config(norm_placement="post", share_embeddings=False)))
     data = bytearray((tmp_path / name).read_bytes())
     data[len(data) // 2] ^= 4
     (tmp_path / name).write_bytes(data)
@@ -161,7 +161,7 @@ def test_a_folder_that_holds_no_translator_is_rejected_with_the_reason(tmp_path:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(CheckpointError, match="has not written its model yet"):
         load_translator(tmp_path)
-    save(tmp_path, random_model(small_config(norm="after")))
+    save(tmp_path, random_model(small_config(norm_placement="post")))
     edit(tmp_path / "task.json", version=99)
     with pytest.raises(CheckpointError, match=r"version 99.*newer Regard"):
         load_translator(tmp_path)
@@ -182,14 +182,14 @@ def test_a_folder_that_holds_no_translator_is_rejected_with_the_reason(tmp_path:
 
 
 def test_shapes_are_compared_before_weights_are_read(tmp_path: Path) -> None:
-    save(tmp_path, random_model(small_config(norm="after")))
+    save(tmp_path, random_model(small_config(norm_placement="post")))
     edit(tmp_path / "config.json", encoder_ffn_dim=2**23)
     with pytest.raises(CheckpointError, match=r"fc1.weight has shape \[31, 22\], config.json asks for \[8388608, 22\]"):
         load_translator(tmp_path)
 
 
 def test_values_that_are_not_finite_are_rejected(tmp_path: Path) -> None:
-    model = random_model(small_config(norm="after"))
+    model = random_model(small_config(norm_placement="post"))
     model.encoder.layers[0].feed_forward.up.bias.data[3] = float("inf")  # type: ignore[union-attr,index]
     save(tmp_path, model)
     with pytest.raises(CheckpointError, match=r"fc1.bias holds values that are not finite"):
@@ -197,7 +197,7 @@ def test_values_that_are_not_finite_are_rejected(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_rejected(tmp_path: Path) -> None:
-    save(tmp_path, random_model(small_config(norm="after", share_embeddings=False)))
+    save(tmp_path, random_model(small_config(norm_placement="post", share_embeddings=False)))
     shutil.copy(tmp_path / "target_tokenizer.json", tmp_path / "tokenizer.json")
     (tmp_path / atomic.MANIFEST).unlink()
     with pytest.raises(CheckpointError, match="the source tokenizer has 307 tokens, but config.json says 293"):
@@ -206,7 +206,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_rejected(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("weight_map", [{}, {"w": "../model.safetensors"}, {"w": 3}, [], "x"])
 def test_an_index_names_files_of_its_folder_only(tmp_path: Path, weight_map: Any) -> None:
-    save(tmp_path, random_model(small_config(norm="after")))
+    save(tmp_path, random_model(small_config(norm_placement="post")))
     (tmp_path / atomic.MANIFEST).unlink()
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
@@ -215,7 +215,7 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path, weight_map: Any
 
 
 def test_shards_in_bf16_with_older_names_and_without_our_files_are_read(tmp_path: Path) -> None:
-    model = random_model(small_config(norm="after", output_bias=True))
+    model = random_model(small_config(norm_placement="post", output_bias=True))
     save(tmp_path, model)
     for name in (atomic.MANIFEST, "task.json", "generation_config.json"):
         (tmp_path / name).unlink()

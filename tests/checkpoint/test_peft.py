@@ -153,8 +153,8 @@ def test_peft_opens_adapters_of_encoders(tmp_path: Path, model_type: str, head: 
 DECODERS: dict[str, tuple[Callable[[], Model], Callable[[Path, Any], None], str]] = {
     "gpt2": (lambda: build_causal_lm("learned"), save_gpt, "CAUSAL_LM"),
     "gpt_neox": (lambda: build_causal_lm("rotary"), save_gpt, "CAUSAL_LM"),
-    "marian": (lambda: random_model(small_config(norm="after")), save_translator, "SEQ_2_SEQ_LM"),
-    "pegasus": (lambda: random_model(small_config(norm="before")), save_translator, "SEQ_2_SEQ_LM"),
+    "marian": (lambda: random_model(small_config(norm_placement="post")), save_translator, "SEQ_2_SEQ_LM"),
+    "pegasus": (lambda: random_model(small_config(norm_placement="pre")), save_translator, "SEQ_2_SEQ_LM"),
 }
 
 
@@ -250,9 +250,9 @@ def test_we_open_language_models_of_peft(tmp_path: Path, positions: str, setting
     torch.testing.assert_close(logits, decoder_logits(model), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["before", "after"])
-def test_we_open_translators_of_peft(tmp_path: Path, norm: str) -> None:
-    save_translator(tmp_path / "base", random_model(small_config(norm=norm)))
+@pytest.mark.parametrize("norm_placement", ["pre", "post"])
+def test_we_open_translators_of_peft(tmp_path: Path, norm_placement: str) -> None:
+    save_translator(tmp_path / "base", random_model(small_config(norm_placement=norm_placement)))
     base = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
     settings = {"r": 3, "task_type": "SEQ_2_SEQ_LM", "target_modules": ["q_proj", "v_proj", "fc1"]}
     model = randomize_lora(peft.get_peft_model(base, peft.LoraConfig(**settings)))

@@ -60,7 +60,7 @@ def relative_error(output: np.ndarray, expected: np.ndarray) -> float:
 
 MODERN_BERT = {
     "stack.num_layers": 4,
-    "norm": "before",
+    "norm_placement": "pre",
     "gated": True,
     "bias": False,
     "first_attention_norm": False,
@@ -70,7 +70,11 @@ MODERN_BERT = {
     "num_token_types": 0,
 }
 VARIANTS = [
-    *({"norm": norm, "num_token_types": count} for norm in ("before", "after") for count in (0, 1, 2, 3)),
+    *(
+        {"norm_placement": placement, "num_token_types": count}
+        for placement in ("pre", "post")
+        for count in (0, 1, 2, 3)
+    ),
     *({"activation": activation} for activation in ACTIVATIONS),
     *({"head": head, "num_labels": 3} for head in ("label", "token", "span")),
     {"head": "label", "num_labels": 19, "pooler_activation": "gelu"},
@@ -78,7 +82,7 @@ VARIANTS = [
     {"hidden_size": 64, "stack.num_heads": 1, "stack.feed_forward_size": 128},
     {"hidden_size": 80, "stack.num_heads": 2, "pooler": False},
     {"layer_groups": 1, "embedding_size": 9},  # ALBERT
-    {"embedding_size": 40, "norm": "before"},
+    {"embedding_size": 40, "norm_placement": "pre"},
     {**MODERN_BERT, "activation": "gelu", "head": "token", "num_labels": 3},
     {**MODERN_BERT, "activation": "silu", "bias": True, "first_attention_norm": True},
 ]
@@ -123,7 +127,7 @@ def test_random_shapes_are_within_their_precision() -> None:
         model = build_encoder(
             seed=index,
             hidden_size=heads * int(rng.integers(16 // heads, 40)),
-            norm=str(rng.choice(["before", "after"])),
+            norm_placement=str(rng.choice(["pre", "post"])),
             activation=str(rng.choice(ACTIVATIONS)),
             num_token_types=int(rng.integers(0, 3)),
             position_offset=int(rng.integers(0, 3)),
@@ -162,9 +166,9 @@ def test_int8_has_the_same_bits_on_every_instruction_set() -> None:
 
 @pytest.mark.parametrize("precision", layout.PRECISIONS)
 @pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
-@pytest.mark.parametrize("norm", ["before", "after"])
-def test_a_text_has_the_same_bits_alone_and_in_a_batch(precision: str, instructions: str, norm: str) -> None:
-    model = build_encoder(head="label", num_labels=5, norm=norm)
+@pytest.mark.parametrize("norm_placement", ["pre", "post"])
+def test_a_text_has_the_same_bits_alone_and_in_a_batch(precision: str, instructions: str, norm_placement: str) -> None:
+    model = build_encoder(head="label", num_labels=5, norm_placement=norm_placement)
     tokens = draw_texts(LENGTHS)
     engine = build_engine(model, precision, instructions)
     hidden = engine.encode(tokens)

@@ -18,7 +18,11 @@ from regard.packed_tokens import Tokens
 from tests.engine.conftest import INSTRUCTION_SETS, build_engine, draw_sources, force_decode, translator
 
 VARIANTS = [
-    *({"norm": norm, "positions": positions} for norm in ("before", "after") for positions in CODES["positions"]),
+    *(
+        {"norm_placement": placement, "positions": positions}
+        for placement in ("pre", "post")
+        for positions in CODES["positions"]
+    ),
     *({"activation": activation} for activation in ACTIVATIONS),
     {"share_embeddings": False, "source_vocab_size": 53},
     {"tie_embeddings": False, "output_bias": True},
@@ -127,7 +131,7 @@ def test_random_shapes_give_the_outputs_of_torch() -> None:
         model = translator(
             seed=index,
             hidden_size=2 * encoder_heads * decoder_heads * int(rng.integers(1, 6)),
-            norm=str(rng.choice(["before", "after"])),
+            norm_placement=str(rng.choice(["pre", "post"])),
             positions=str(rng.choice([*CODES["positions"]])),
             activation=str(rng.choice(ACTIVATIONS)),
             **{

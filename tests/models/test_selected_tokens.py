@@ -20,7 +20,7 @@ from regard.tasks.windows import encode_for_training
 TOKEN_MULTIPLE = 8
 VARIANTS: list[dict[str, Any]] = [
     {},
-    {"norm": "before"},
+    {"norm_placement": "pre"},
     {"positions": "rotary", "bias": False, "gated": True},
     {"layer_groups": 1},
     {"positions": "rotary", "attention_window": 2, "global_every": 2},  # the last layer is global

@@ -38,7 +38,7 @@ def build_transformer(**changes: object) -> Transformer:
 
 
 VARIANTS = [
-    *({"norm": norm, "positions": kind} for norm in ("before", "after") for kind in POSITIONS),
+    *({"norm_placement": placement, "positions": kind} for placement in ("pre", "post") for kind in POSITIONS),
     {"share_embeddings": False, "target_vocab_size": 29},
     {"tie_embeddings": False},
     {"output_bias": True, "activation": "silu", "scale_embedding": False},
@@ -77,11 +77,13 @@ def test_the_top_candidates_are_those_of_the_full_distribution(columns: int, k: 
         np.testing.assert_allclose(top.logprobs[row], full.logprobs[row][order], atol=1e-5)
 
 
-@pytest.mark.parametrize("norm", ["before", "after"])
+@pytest.mark.parametrize("norm_placement", ["pre", "post"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu"])
-def test_packed_weights_give_the_same_candidates(norm: str, positions: str, activation: str) -> None:
-    model = build_transformer(norm=norm, positions=positions, activation=activation, output_bias=True)
+def test_packed_weights_give_the_same_candidates(norm_placement: str, positions: str, activation: str) -> None:
+    model = build_transformer(
+        norm_placement=norm_placement, positions=positions, activation=activation, output_bias=True
+    )
     initialize_weights(model, seed=1)  # smaller than those of `build_transformer`: rounding must not be amplified
     with torch.no_grad():
         model.lm_head_bias.normal_(generator=torch.Generator().manual_seed(2))

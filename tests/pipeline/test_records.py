@@ -280,7 +280,7 @@ def test_the_alignment_head_of_an_older_seq2seq_folder_is_read() -> None:
 
 
 def test_all_models_of_an_ensemble_are_recorded() -> None:
-    models = [*build_translator().torch_models(), *build_translator(norm="after").torch_models()]
+    models = [*build_translator().torch_models(), *build_translator(norm_placement="post").torch_models()]
     ensemble = TranslationPipeline(models, TOKENIZER, TOKENIZER, decoding=DecodingConfig(beam=1, max_length_b=3))
     translation = ensemble(TEXT)
     names = [attention.name for attention in translation.record().attention]

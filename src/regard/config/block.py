@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from regard.config.models import ACTIVATIONS, check_head_size
+from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, check_head_size
 from regard.config.settings import Config, knob
 from regard.errors import ConfigError
 
 NORMS = ("layer", "rms", "rms_plus_one")
-NORM_PLACEMENTS = ("pre", "post", "both", "none")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from regard.components import POSITIONS
 from regard.config.settings import AUTO, Config, knob
 from regard.errors import ConfigError
 
+NORM_PLACEMENTS = ("pre", "post", "both", "none")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
@@ -39,6 +40,10 @@ def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: b
         raise ConfigError(f"rotary positions need an even head size, not {head_size}: change {name} or hidden_size")
 
 
+def _describe_norms(placement: str) -> str:
+    return {"both": "pre- and post-norm", "none": "no norms"}.get(placement, f"{placement}-norm")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Config):
     """A Transformer encoder–decoder (Vaswani et al. 2017)."""
@@ -52,7 +57,7 @@ class TransformerConfig(Config):
     hidden_size: int = knob(256, "Hidden size.", low=2)
     encoder: StackConfig = knob(StackConfig, "Encoder stack.")
     decoder: StackConfig = knob(StackConfig, "Decoder stack.")
-    norm: str = knob("before", "Layer norm before or after each sub-layer.", choices=("before", "after"))
+    norm_placement: str = knob("pre", "Norms before or after sublayers, both, or none.", choices=NORM_PLACEMENTS)
     activation: str = knob("relu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     positions: str = knob("sinusoidal", "Positional encoding.", choices=POSITIONS)
     max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1)
@@ -79,8 +84,8 @@ class TransformerConfig(Config):
         """Describe the model in one line."""
         return (
             f"Transformer, {self.encoder.num_layers}+{self.decoder.num_layers} layers of {self.hidden_size}, "
-            f"{self.decoder.num_heads} heads, feed-forward {self.encoder.feed_forward_size}, norm {self.norm}, "
-            f"{self.positions} positions"
+            f"{self.decoder.num_heads} heads, feed-forward {self.encoder.feed_forward_size}, "
+            f"{_describe_norms(self.norm_placement)}, {self.positions} positions"
         )
 
 
@@ -116,7 +121,7 @@ class BertConfig(Config):
     embedding_size: int = knob(
         AUTO, "Embedding size, projected to the hidden size (ALBERT, ELECTRA); auto: the hidden size.", low=1
     )
-    norm: str = knob("after", "Layer norm before or after each sub-layer.", choices=("before", "after"))
+    norm_placement: str = knob("post", "Norms before or after sublayers, both, or none.", choices=NORM_PLACEMENTS)
     activation: str = knob("gelu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     gated: bool = knob(False, "Gated feed-forward layer (GeGLU, SwiGLU by the activation).")
     bias: bool = knob(True, "Biases in linear layers and norms; the classifier always has one.")
@@ -232,7 +237,7 @@ class BertConfig(Config):
         head = heads.get(self.head, f"{self.head} head")
         return (
             f"Transformer encoder, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
-            f"feed-forward {stack.feed_forward_size}, norm {self.norm}, {head}"
+            f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, {head}"
         )
 
 

@@ -31,11 +31,11 @@ from tests.checkpoint.samples import (
 )
 
 CTRANSLATE2_VARIANTS: list[dict[str, Any]] = [
-    {"norm": "after", "output_bias": True, "activation": "silu"},
-    {"norm": "after", "share_embeddings": False, "tie_embeddings": False, "activation": "gelu"},
-    {"norm": "before", "activation": "gelu_tanh", "scale_embedding": False},
-    {"norm": "before", "share_embeddings": False, "positions": "learned"},
-    {"norm": "after", "positions": "none", "norm_eps": 1e-3, "activation": "tanh"},
+    {"norm_placement": "post", "output_bias": True, "activation": "silu"},
+    {"norm_placement": "post", "share_embeddings": False, "tie_embeddings": False, "activation": "gelu"},
+    {"norm_placement": "pre", "activation": "gelu_tanh", "scale_embedding": False},
+    {"norm_placement": "pre", "share_embeddings": False, "positions": "learned"},
+    {"norm_placement": "post", "positions": "none", "norm_eps": 1e-3, "activation": "tanh"},
 ]
 
 
@@ -73,7 +73,7 @@ def test_models_that_a_format_cannot_express_are_rejected_with_the_reason(tmp_pa
     ):
         with pytest.raises(UsageError, match=message):
             convert(tmp_path / "rotary", tmp_path / "out", format=target_format)
-    save(tmp_path / "split", random_model(small_config(norm="before", share_embeddings=False)))
+    save(tmp_path / "split", random_model(small_config(norm_placement="pre", share_embeddings=False)))
     with pytest.raises(UsageError, match="pre-norm model with separate or untied embeddings"):
         convert(tmp_path / "split", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -97,7 +97,7 @@ def test_unknown_formats_and_unusable_folders_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target_format", ["huggingface", "regard"])
 def test_a_converted_folder_is_the_same_model(tmp_path: Path, target_format: str) -> None:
-    model = random_model(small_config(norm="before", output_bias=True))
+    model = random_model(small_config(norm_placement="pre", output_bias=True))
     save(tmp_path / "ours", model, metadata={"alignment_head": {"head": 3}})
     conversion = convert(tmp_path / "ours", tmp_path / "out", format=target_format)
     assert conversion.model_type == "pegasus"
@@ -190,7 +190,7 @@ class Canary:
 
 def test_a_pickle_that_would_run_code_runs_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "pickled"
-    save(folder, random_model(small_config(norm="after")))
+    save(folder, random_model(small_config(norm_placement="post")))
     (folder / "model.safetensors").unlink()
     (folder / atomic.MANIFEST).unlink()
     for content in ({"w": Canary(tmp_path / "canary")}, {"w": "text"}):
@@ -204,7 +204,7 @@ def test_a_pickle_that_would_run_code_runs_nothing(tmp_path: Path) -> None:
 
 def test_shards_of_pickled_weights_are_read_from_their_folder_only(tmp_path: Path) -> None:
     folder = tmp_path / "pickled"
-    model = random_model(small_config(norm="after"))
+    model = random_model(small_config(norm_placement="post"))
     save(folder, model)
     (folder / atomic.MANIFEST).unlink()
     tensors = load_file(folder / "model.safetensors")
@@ -238,7 +238,7 @@ HOSTILE: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "content"), HOSTILE)
 def test_hostile_files_are_rejected(tmp_path: Path, name: str, content: Any) -> None:
     folder = tmp_path / "hostile"
-    save(folder, random_model(small_config(norm="after")))
+    save(folder, random_model(small_config(norm_placement="post")))
     (folder / atomic.MANIFEST).unlink()
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     (folder / name).write_bytes(data)
@@ -256,14 +256,14 @@ def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_shapes_are_computed_without_allocating_weights() -> None:
-    config = small_config(norm="after").override(
+    config = small_config(norm_placement="post").override(
         {"hidden_size": 2**14, "encoder.feed_forward_size": 2**20, "decoder.num_heads": 16}
     )
     assert expected_shapes(config)["encoder.layers.1.feed_forward.up.weight"] == (2**20, 2**14)
 
 
 def test_weights_of_another_folder_replace_those_of_the_folder(tmp_path: Path) -> None:
-    model = random_model(small_config(norm="after"), 4)
+    model = random_model(small_config(norm_placement="post"), 4)
     save(tmp_path / "ours", model)
     tensors = load_file(tmp_path / "ours" / "model.safetensors")
     (tmp_path / "beside").mkdir()

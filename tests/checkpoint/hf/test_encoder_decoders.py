@@ -20,17 +20,17 @@ from regard.errors import CheckpointError
 from tests.checkpoint.samples import random_model, small_config
 
 VARIANTS: list[dict[str, Any]] = [
-    {"norm": "after"},
-    {"norm": "after", "output_bias": True, "activation": "silu", "scale_embedding": False},
-    {"norm": "after", "share_embeddings": False},
-    {"norm": "after", "share_embeddings": False, "tie_embeddings": False, "output_bias": True},
-    {"norm": "after", "tie_embeddings": False},
-    {"norm": "before"},
-    {"norm": "before", "output_bias": True, "activation": "gelu_tanh"},
-    {"norm": "before", "share_embeddings": False},
-    {"norm": "before", "positions": "learned"},
-    {"norm": "after", "positions": "rotary", "hidden_size": 44},
-    {"norm": "after", "norm_eps": 1e-6},
+    {"norm_placement": "post"},
+    {"norm_placement": "post", "output_bias": True, "activation": "silu", "scale_embedding": False},
+    {"norm_placement": "post", "share_embeddings": False},
+    {"norm_placement": "post", "share_embeddings": False, "tie_embeddings": False, "output_bias": True},
+    {"norm_placement": "post", "tie_embeddings": False},
+    {"norm_placement": "pre"},
+    {"norm_placement": "pre", "output_bias": True, "activation": "gelu_tanh"},
+    {"norm_placement": "pre", "share_embeddings": False},
+    {"norm_placement": "pre", "positions": "learned"},
+    {"norm_placement": "post", "positions": "rotary", "hidden_size": 44},
+    {"norm_placement": "post", "norm_eps": 1e-6},
 ]
 
 
@@ -70,13 +70,13 @@ def test_the_model_type_depends_on_norm_placement_embeddings_and_positions() -> 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation_has_a_name_in_transformers(activation: str) -> None:
-    config = small_config(norm="after", activation=activation)
+    config = small_config(norm_placement="post", activation=activation)
     fields = encoder_decoders.config_to_hf(config)
     assert encoder_decoders.config_from_hf(fields, "").activation == activation
 
 
 def test_unknown_fields_and_spellings_are_written_back() -> None:
-    fields = encoder_decoders.config_to_hf(small_config(norm="after", activation="silu"))
+    fields = encoder_decoders.config_to_hf(small_config(norm_placement="post", activation="silu"))
     fields |= {"activation_function": "swish", "gradient_checkpointing": False, "torch_dtype": "float32"}
     del fields["dtype"]
     config = encoder_decoders.config_from_hf(fields, "")
@@ -103,7 +103,7 @@ def rename_as_older(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def test_older_names_prefixes_copies_and_buffers_are_read() -> None:
-    config = small_config(norm="after", output_bias=True)
+    config = small_config(norm_placement="post", output_bias=True)
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     matcher = encoder_decoders.TranslatorWeightMatcher(config, shapes(hf_weights), shapes(weights))
@@ -118,7 +118,7 @@ def test_older_names_prefixes_copies_and_buffers_are_read() -> None:
 
 
 def test_of_two_different_tied_copies_the_input_embedding_is_used_and_it_is_noted() -> None:
-    config = small_config(norm="after")
+    config = small_config(norm_placement="post")
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     hf_weights["lm_head.weight"] = hf_weights["lm_head.weight"] + 1
@@ -128,7 +128,7 @@ def test_of_two_different_tied_copies_the_input_embedding_is_used_and_it_is_note
 
 
 def test_a_tied_copy_replaces_a_missing_shared_embedding() -> None:
-    config = small_config(norm="after")
+    config = small_config(norm_placement="post")
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     del hf_weights["shared.weight"]
@@ -137,7 +137,7 @@ def test_a_tied_copy_replaces_a_missing_shared_embedding() -> None:
 
 
 def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
-    config = small_config(norm="after")
+    config = small_config(norm_placement="post")
     weights = dict(random_model(config).state_dict())
     hf_weights = rename_as_older(encoder_decoders.to_hf_weights(config, weights))
     zero_positions = hf_weights | {"encoder.embed_positions.weight": torch.zeros(61, 22)}
@@ -174,7 +174,7 @@ def test_other_positions_missing_weights_and_wrong_shapes_are_named() -> None:
     ],
 )
 def test_an_invalid_config_is_rejected_in_one_line(changes: dict[str, Any], message: str) -> None:
-    fields = encoder_decoders.config_to_hf(small_config(norm="after")) | changes
+    fields = encoder_decoders.config_to_hf(small_config(norm_placement="post")) | changes
     with pytest.raises(CheckpointError, match=message) as caught:
         encoder_decoders.config_from_hf(fields, "x/config.json")
     assert str(caught.value).startswith("x/config.json: ")
@@ -182,7 +182,7 @@ def test_an_invalid_config_is_rejected_in_one_line(changes: dict[str, Any], mess
 
 
 def test_of_a_list_of_eos_ids_the_first_is_read() -> None:
-    fields = encoder_decoders.config_to_hf(small_config(norm="after")) | {"eos_token_id": [1, 5]}
+    fields = encoder_decoders.config_to_hf(small_config(norm_placement="post")) | {"eos_token_id": [1, 5]}
     assert encoder_decoders.config_from_hf(fields, "").eos_id == 1
 
 
@@ -197,7 +197,9 @@ def test_of_a_list_of_eos_ids_the_first_is_read() -> None:
     ),
 )
 def test_any_value_in_any_field_is_read_or_rejected(model_type: str, field_index: int, value: Any) -> None:
-    changes = {"marian": {"norm": "after"}, "pegasus": {}, "regard-transformer": {"positions": "learned"}}[model_type]
+    changes = {"marian": {"norm_placement": "post"}, "pegasus": {}, "regard-transformer": {"positions": "learned"}}[
+        model_type
+    ]
     fields = copy.deepcopy(encoder_decoders.config_to_hf(small_config(**changes)))
     target = fields["regard"] if model_type in encoder_decoders.NATIVE_TYPES and field_index % 2 else fields
     target[sorted(target)[field_index % len(target)]] = value

@@ -56,7 +56,7 @@ def _build_specification(model: TranslatorSource, folder: Path) -> Any:
         "tanh": common_spec.Activation.Tanh,
         "quick_gelu": common_spec.Activation.GELUSigmoid,
     }
-    settings = {"pre_norm": config.norm == "before", "activation": activations[config.activation]}
+    settings = {"pre_norm": config.norm_placement == "pre", "activation": activations[config.activation]}
     specification = transformer_spec.TransformerSpec(
         transformer_spec.TransformerEncoderSpec(config.encoder.num_layers, config.encoder.num_heads, **settings),
         transformer_spec.TransformerDecoderSpec(config.decoder.num_layers, config.decoder.num_heads, **settings),

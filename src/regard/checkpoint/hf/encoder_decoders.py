@@ -87,7 +87,7 @@ _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
     "marian": {"vocab_size": 58101, "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
     "pegasus": {"vocab_size": 50265, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
 }
-_NORMS = {"marian": "after", "pegasus": "before"}
+_NORM_PLACEMENTS = {"marian": "post", "pegasus": "pre"}
 _NORM_EPS = 1e-5  # a constant of both classes, not a field
 # our module of a block, HF modules; several HF modules are rows of one of ours, in this order
 _ENCODER_BLOCK = (
@@ -123,7 +123,7 @@ ModelConfig = TypeVar("ModelConfig", bound=TranslationModelConfig)
 def translator_model_type(config: TranslationModelConfig) -> tuple[str, str]:
     """Model type of a config in `config.json`, and the reason if it is one of ours.
 
-    >>> translator_model_type(TransformerConfig(norm="after"))
+    >>> translator_model_type(TransformerConfig(norm_placement="post"))
     ('marian', '')
     >>> translator_model_type(TransformerConfig(positions="rotary"))
     ('regard-transformer', 'positions are rotary, not sinusoidal')
@@ -135,7 +135,9 @@ def translator_model_type(config: TranslationModelConfig) -> tuple[str, str]:
         return native_type, f"positions are {config.positions}, not sinusoidal"
     if config.norm_eps != _NORM_EPS:
         return native_type, f"norm_eps is {config.norm_eps:g}, not {_NORM_EPS:g}"
-    if config.norm == "after":
+    if config.norm_placement not in _NORM_PLACEMENTS.values():
+        return native_type, f"norm_placement is {config.norm_placement}, neither pre nor post"
+    if config.norm_placement == "post":
         return "marian", ""
     if not (config.share_embeddings and config.tie_embeddings):
         return native_type, "a pre-norm model with separate or untied embeddings"
@@ -182,7 +184,7 @@ def config_from_hf(fields: Mapping[str, Any], where: str) -> TranslationModelCon
 
 def _read_settings(fields: Mapping[str, Any], model_type: str, where: str) -> dict[str, Any]:
     """Our settings, by dotted path, of a `marian` or `pegasus` config."""
-    settings: dict[str, Any] = {"norm": _NORMS[model_type], "norm_eps": _NORM_EPS}
+    settings: dict[str, Any] = {"norm_placement": _NORM_PLACEMENTS[model_type], "norm_eps": _NORM_EPS}
     defaults = _DEFAULTS | _FAMILY_DEFAULTS[model_type]
     for hf_name, name in _FIELDS:
         default = settings["source_vocab_size"] if hf_name == "decoder_vocab_size" else defaults[hf_name]
@@ -232,7 +234,7 @@ def to_hf_weights(config: TranslationModelConfig, weights: Mapping[str, Tensor])
             tensor = tensor[None]  # [1, vocabulary]
         for hf_name, part in zip(hf_names, tensor.chunk(len(hf_names)), strict=True):
             hf_weights[_with_prefix(hf_name)] = part.clone()
-    if config.norm == "before":  # their class stores the sinusoids too, and warns where they are missing
+    if config.norm_placement == "pre":  # their class stores the sinusoids too, and warns where they are missing
         for hf_name in _POSITIONS:
             hf_weights[_with_prefix(hf_name)] = _sinusoids(config.max_positions, config.hidden_size)
     if not config.tie_embeddings:  # their flag for an untied output also unties the two inputs: write all copies
@@ -344,8 +346,8 @@ def _weight_table(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
         table["lm_head.weight"] = (_OUTPUT,)
     if config.output_bias:
         table["lm_head_bias"] = (_BIAS,)
-    table |= _stack_table("encoder", config.encoder.num_layers, _ENCODER_BLOCK, config.norm == "before")
-    table |= _stack_table("decoder", config.decoder.num_layers, _DECODER_BLOCK, config.norm == "before")
+    table |= _stack_table("encoder", config.encoder.num_layers, _ENCODER_BLOCK, config.norm_placement == "pre")
+    table |= _stack_table("decoder", config.decoder.num_layers, _DECODER_BLOCK, config.norm_placement == "pre")
     return table
 
 

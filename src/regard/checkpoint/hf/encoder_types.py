@@ -341,7 +341,7 @@ def _modernbert() -> EncoderType:
         tied_copies={"token_embedding.weight": "decoder.weight"},
         fixed_settings={
             "num_token_types": 0,
-            "norm": "before",
+            "norm_placement": "pre",
             "first_attention_norm": False,
             "gated": True,
             "positions": "rotary",

@@ -244,8 +244,8 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
 
     >>> hf_model_type(BertConfig(vocab_size=9))
     ('bert', '')
-    >>> hf_model_type(BertConfig(vocab_size=9, norm="before"))
-    ('regard-bert', "no Hugging Face type has norm 'before'")
+    >>> hf_model_type(BertConfig(vocab_size=9, norm_placement="pre"))
+    ('regard-bert', "no Hugging Face type has norm_placement 'pre'")
     """
     first_reason = ""
     for model_type in dict.fromkeys((preferred, *ENCODER_TYPES)):
