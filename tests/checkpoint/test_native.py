@@ -70,7 +70,10 @@ def test_inconsistent_files_are_named(tmp_path: Path) -> None:
         ({"hops": 4}, r"2 are missing, embeddings.3, embeddings.4 among them"),
         ({"hops": 0}, r"config.json: hops \(0\) must be at least 1"),
         ({"hobs": 2}, r"unknown setting 'hobs' \(did you mean hops\?\)"),
-        ({"vocab_size": 2**40, "embedding_size": 2**40}, "sizes out of range"),
+        (
+            {"vocab_size": 2**40, "embedding_size": 2**40},
+            r"_size \(1099511627776\) must be at most 16777216",
+        ),
         ({"vocab_size": 8}, "vocabulary.json: must have 8 words"),
     ):
         edit(tmp_path / "config.json", regard={**values, **changes})

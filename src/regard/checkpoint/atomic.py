@@ -32,6 +32,7 @@ STAGING = "model.new"  # subfolder of a set being published; while it is complet
 _TEMPORARY = ".tmp-"
 _REPLACED = ".old-"
 _MAX_JSON_BYTES = 64 << 20
+_MAX_NESTING = 64  # of objects and lists in a JSON file
 
 
 class Sink(Protocol):
@@ -243,12 +244,40 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_json_value(path: Path) -> object:
-    """Read a JSON file, or raise `CheckpointError` with its name."""
+    """Read a JSON file, or raise `CheckpointError` with its name.
+
+    A field that occurs twice in an object is an error, and so are more than `_MAX_NESTING` levels.
+    """
     try:
-        values: object = json.loads(read_bytes(path, max_bytes=_MAX_JSON_BYTES))
-    except (ValueError, RecursionError) as error:
+        values: object = json.loads(
+            read_bytes(path, max_bytes=_MAX_JSON_BYTES), object_pairs_hook=_object_without_duplicates
+        )
+        is_too_deep = _is_deeper(values, _MAX_NESTING)
+    except RecursionError:
+        is_too_deep = True
+    except ValueError as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
+    if is_too_deep:
+        raise CheckpointError(f"{path}: nested more deeply than {_MAX_NESTING} levels")
     return values
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object; which of two values of a field is meant, nobody knows."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {duplicate!r:.60} occurs twice in one object")
+    return fields
+
+
+def _is_deeper(values: object, levels: int) -> bool:
+    """Whether JSON values are nested more deeply than this."""
+    if not isinstance(values, dict | list) or not values:
+        return False
+    children = values.values() if isinstance(values, dict) else values
+    return levels == 0 or any(_is_deeper(child, levels - 1) for child in children)
 
 
 def check_version(path: Path, version: object, supported: int, *, advice: str) -> None:

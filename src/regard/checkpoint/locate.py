@@ -25,6 +25,8 @@ def retry_while_replaced(folder: Path, read: Callable[[Path], Loaded]) -> Loaded
         before = _fingerprint(folder)
         try:
             return read(folder)
+        except RecursionError:
+            raise CheckpointError(f"{folder}: a file in it is nested too deeply") from None
         except CheckpointError:
             if _fingerprint(folder) == before:
                 raise

@@ -13,7 +13,7 @@ MANIFEST.json          size and digest of each file
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -41,7 +41,7 @@ from regard.checkpoint.model_dir import (
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
 from regard.components import FAMILIES
 from regard.config.rnn_models import MemoryNetworkConfig
-from regard.config.settings import Config
+from regard.config.settings import MAX_SIZE, Config, flatten
 from regard.errors import CheckpointError, ConfigError
 from regard.registry import resolve
 from regard.text.tokenizer import Tokenizer
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 FEATURES = "features"
 VOCABULARY = "vocabulary.json"
 STORY_TASK = "story-qa"
-_MAX_SIZE = 2**24  # of any size in a config
 ConfigType = TypeVar("ConfigType", bound=Config)
 
 
@@ -154,19 +153,10 @@ def read_native_config(hf_config: Mapping[str, Any], config_type: type[ConfigTyp
         config: ConfigType = config_class.from_dict(values, where=where)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
-    too_large = [size for size in _iterate_numbers(config.to_dict()) if size > _MAX_SIZE]
-    if too_large:
-        raise CheckpointError(f"{where}: sizes out of range: {too_large}")
+    for name, value in flatten(config.to_dict()).items():
+        if isinstance(value, int | float) and value > MAX_SIZE:
+            raise CheckpointError(f"{where}: {name} ({value}) must be at most {MAX_SIZE}")
     return config
-
-
-def _iterate_numbers(values: Mapping[str, Any]) -> Iterator[float]:
-    """Yield all numbers of a config and of the configs in it."""
-    for value in values.values():
-        if isinstance(value, Mapping):
-            yield from _iterate_numbers(value)
-        elif isinstance(value, int | float):
-            yield value
 
 
 def read_native_weights(path: Path, config: FamilyConfig, read_shapes: ShapeReader = expected_shapes) -> weights.Arrays:

@@ -237,7 +237,7 @@ def _write_holder(descriptor: int) -> None:
 
 def _read_holder(path: Path) -> str:
     """Process that holds the lock, as part of a message; empty where the file does not record it."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         holder = json.loads(path.read_bytes())
         return f" (process {holder['pid']} on {holder['host']})"
     return ""
@@ -249,6 +249,6 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

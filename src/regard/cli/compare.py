@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from regard.cli.model_options import READ_OPTIONS
-from regard.cli.options import AutoNumber, Option, changed_settings, verb
+from regard.cli.options import AutoNumber, FiniteRange, Option, changed_settings, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.config.data import ReadConfig
 from regard.config.task_runs import TranslateRun
@@ -52,7 +52,7 @@ by source length, loss curves, and the attention of every model on one sentence.
         Option(["--text"], metavar="TEXT", help="Sentence whose attention is shown. [default: one of the test set]"),
         Option(
             ["--minutes"],
-            type=click.FloatRange(0, min_open=True),
+            type=FiniteRange(0, min_open=True),
             default=10.0,
             help="Training time of each model in minutes. [default: 10]",
         ),

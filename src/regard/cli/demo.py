@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from regard.cli.options import Option, verb
+from regard.cli.options import FiniteRange, Option, verb
 from regard.cli.output import note, print_result, progress_listener
 from regard.errors import UsageError
 
@@ -34,13 +34,13 @@ minute on an idle machine, later on a busy one. A second call shows the trained 
         ),
         Option(
             ["--minutes"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             metavar="X",
             help="Limit of the training time, in minutes. [default: 5]",
         ),
         Option(
             ["--seconds"],
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteRange(min=0, min_open=True),
             metavar="X",
             help="Limit of the training time, in seconds.",
         ),

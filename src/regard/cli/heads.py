@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from regard.cli.model_options import FILES, MODEL_ARGUMENT, READ_OPTIONS, TORCH_OPTIONS
-from regard.cli.options import Option, changed_settings, verb
+from regard.cli.options import FiniteRange, Option, changed_settings, verb
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
@@ -48,7 +48,7 @@ ENDINGS = (".html", ".json", ".tsv")
         ),
         Option(
             ["--minutes"],
-            type=click.FloatRange(0.05),
+            type=FiniteRange(0.05),
             default=4.0,
             help="Time limit, unless --sample is set. [default: 4]",
         ),

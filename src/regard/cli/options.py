@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,13 +10,24 @@ from typing import Any
 
 import click
 
-from regard.config.settings import AUTO, Config, Knob
+from regard.config.settings import AUTO, MAX_SIZE, Config, Knob
 from regard.errors import UsageError
 
 Flags = Mapping[str, str]  # dotted path → short flag
 HELP_ALL_KEY = "regard.help_all"  # in the metadata of a context: the help lists every option
 _FLAG_WIDTH = 30  # longer flags have a line of their own in the help
 _LAST_SECTION = "Options"
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without infinity and NaN, which compares with nothing."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """Convert the text of an option."""
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", parameter, context)
+        return number
 
 
 class AutoNumber(click.ParamType[float]):
@@ -253,7 +265,7 @@ def _click_type(knob: Knob) -> click.ParamType[Any]:
 def _number_range(knob: Knob) -> click.IntRange | click.FloatRange:
     if knob.type is int:
         return click.IntRange(_integer_bound(knob.low), _integer_bound(knob.high))
-    return click.FloatRange(knob.low, knob.high, min_open=knob.is_auto)  # 0 is auto in code
+    return FiniteRange(knob.low, knob.high, min_open=knob.is_auto)  # 0 is auto in code
 
 
 def _integer_bound(bound: float | None) -> int | None:
@@ -274,7 +286,8 @@ def _format_default(knob: Knob) -> str:
     default = f"{knob.json_default:g}" if isinstance(knob.json_default, float) else str(knob.json_default)
     if isinstance(knob.default, bool):
         default = default.lower()
-    bounds = f"; {knob.low:g} to {knob.high:g}" if knob.low is not None and knob.high is not None else ""
+    has_bounds = knob.low is not None and knob.high is not None and knob.high < MAX_SIZE
+    bounds = f"; {knob.low:g} to {knob.high:g}" if has_bounds else ""
     parts = [] if knob.default in ("", (), None) else [f"default: {default}{bounds}"]
     if knob.bare:
         parts.append(f"without a value: {knob.bare}")

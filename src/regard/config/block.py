@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, check_head_size
-from regard.config.settings import Config, knob
+from regard.config.settings import MAX_SIZE, Config, knob
 from regard.errors import ConfigError
 
 NORMS = ("layer", "rms", "rms_plus_one")
@@ -43,12 +43,14 @@ class BlockConfig(Config):
     (8, 8, 2, (64, 16, 16))
     """
 
-    hidden_size: int = knob(256, "Hidden size.", low=1)
+    hidden_size: int = knob(256, "Hidden size.", low=1, high=MAX_SIZE)
     num_heads: int = knob(4, "Attention heads.", low=1)
-    num_kv_heads: int = knob(0, "Heads of keys and values, each shared by several queries; 0: num_heads.", low=0)
-    head_size: int = knob(0, "Size of a query or key (d_k); 0: hidden_size / num_heads.", low=0)
-    value_size: int = knob(0, "Size of a value (d_v); 0: as head_size.", low=0)
-    feed_forward_size: int = knob(512, "Inner size of the feed-forward layer.", low=1)
+    num_kv_heads: int = knob(
+        0, "Heads of keys and values, each shared by several queries; 0: num_heads.", low=0, high=MAX_SIZE
+    )
+    head_size: int = knob(0, "Size of a query or key (d_k); 0: hidden_size / num_heads.", low=0, high=MAX_SIZE)
+    value_size: int = knob(0, "Size of a value (d_v); 0: as head_size.", low=0, high=MAX_SIZE)
+    feed_forward_size: int = knob(512, "Inner size of the feed-forward layer.", low=1, high=MAX_SIZE)
     activation: str = knob("relu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     gated: bool = knob(False, "Gated feed-forward layer (GeGLU, SwiGLU by the activation).")
     bias: BiasConfig = knob(BiasConfig, "Which layers have a bias.")

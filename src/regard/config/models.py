@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard.components import POSITIONS
-from regard.config.settings import AUTO, Config, knob
+from regard.config.settings import AUTO, MAX_SIZE, Config, knob
 from regard.errors import ConfigError
 
 NORM_PLACEMENTS = ("pre", "post", "both", "none")
@@ -20,7 +20,7 @@ class StackConfig(Config):
 
     num_layers: int = knob(4, "Number of Transformer blocks.", low=1, high=96)
     num_heads: int = knob(4, "Attention heads per block.", low=1, high=256)
-    feed_forward_size: int = knob(512, "Inner size of the feed-forward layer.", low=1)
+    feed_forward_size: int = knob(512, "Inner size of the feed-forward layer.", low=1, high=MAX_SIZE)
 
 
 def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: bool = False) -> None:
@@ -49,18 +49,18 @@ class TransformerConfig(Config):
     """A Transformer encoder–decoder (Vaswani et al. 2017)."""
 
     family: str = knob("transformer", "Model family.", choices=("transformer",))
-    source_vocab_size: int = knob(AUTO, "Source vocabulary size; auto: from the tokenizer.", low=1)
-    target_vocab_size: int = knob(AUTO, "Target vocabulary size; auto: from the tokenizer.", low=1)
+    source_vocab_size: int = knob(AUTO, "Source vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
+    target_vocab_size: int = knob(AUTO, "Target vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
     share_embeddings: bool = knob(True, "One embedding for source and target.")
     tie_embeddings: bool = knob(True, "Use the target embedding as output projection.")
     output_bias: bool = knob(False, "Bias on the output projection.")
-    hidden_size: int = knob(256, "Hidden size.", low=2)
+    hidden_size: int = knob(256, "Hidden size.", low=2, high=MAX_SIZE)
     encoder: StackConfig = knob(StackConfig, "Encoder stack.")
     decoder: StackConfig = knob(StackConfig, "Decoder stack.")
     norm_placement: str = knob("pre", "Norms before or after sublayers, both, or none.", choices=NORM_PLACEMENTS)
     activation: str = knob("relu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     positions: str = knob("sinusoidal", "Positional encoding.", choices=POSITIONS)
-    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1)
+    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1, high=MAX_SIZE)
     scale_embedding: bool = knob(True, "Multiply embeddings by √hidden_size.")
     norm_eps: float = knob(1e-5, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)
@@ -114,12 +114,15 @@ class BertConfig(Config):
     """A bidirectional Transformer encoder (Devlin et al. 2019). Its relatives differ in settings."""
 
     family: str = knob("bert", "Model family.", choices=("bert",))
-    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
-    hidden_size: int = knob(256, "Hidden size.", low=2)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
+    hidden_size: int = knob(256, "Hidden size.", low=2, high=MAX_SIZE)
     stack: StackConfig = knob(StackConfig, "Stack of Transformer blocks.")
     layer_groups: int = knob(0, "Groups of layers that share weights (ALBERT); 0 disables sharing.", low=0)
     embedding_size: int = knob(
-        AUTO, "Embedding size, projected to the hidden size (ALBERT, ELECTRA); auto: the hidden size.", low=1
+        AUTO,
+        "Embedding size, projected to the hidden size (ALBERT, ELECTRA); auto: the hidden size.",
+        low=1,
+        high=MAX_SIZE,
     )
     norm_placement: str = knob("post", "Norms before or after sublayers, both, or none.", choices=NORM_PLACEMENTS)
     activation: str = knob("gelu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
@@ -132,12 +135,12 @@ class BertConfig(Config):
     rope_theta: float = knob(10_000.0, "RoPE base of layers with global attention.", low=1)
     local_rope_theta: float = knob(10_000.0, "RoPE base of layers with local attention.", low=1)
     attention_window: int = knob(
-        0, "Tokens on each side that local-attention layers see; 0 disables local attention.", low=0
+        0, "Tokens on each side that local-attention layers see; 0 disables local attention.", low=0, high=MAX_SIZE
     )
-    global_every: int = knob(3, "Every n-th layer, from the first on, has global attention.", low=1)
-    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1)
-    position_offset: int = knob(0, "Position id of the first token (RoBERTa: 2).", low=0)
-    num_token_types: int = knob(2, "Number of token types (segments); 0 for none.", low=0)
+    global_every: int = knob(3, "Every n-th layer, from the first on, has global attention.", low=1, high=MAX_SIZE)
+    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1, high=MAX_SIZE)
+    position_offset: int = knob(0, "Position id of the first token (RoBERTa: 2).", low=0, high=MAX_SIZE)
+    num_token_types: int = knob(2, "Number of token types (segments); 0 for none.", low=0, high=MAX_SIZE)
     norm_eps: float = knob(1e-12, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)
     attention_dropout: float = knob(0.1, "Dropout on attention weights.", low=0, high=0.95)
@@ -146,9 +149,12 @@ class BertConfig(Config):
         "Full attention, or block-sparse attention on long texts (BigBird).",
         choices=ATTENTION_KINDS,
     )
-    block_size: int = knob(64, "Tokens per block of block-sparse attention.", low=1)
+    block_size: int = knob(64, "Tokens per block of block-sparse attention.", low=1, high=MAX_SIZE)
     num_random_blocks: int = knob(
-        3, "Random blocks that each block attends to, besides its neighbours, the first and the last.", low=0
+        3,
+        "Random blocks that each block attends to, besides its neighbours, the first and the last.",
+        low=0,
+        high=MAX_SIZE,
     )
     random_once: bool = knob(
         True,
@@ -159,7 +165,7 @@ class BertConfig(Config):
     dropout_before_norm: bool = knob(False, "Dropout on the embeddings before their norm.")
     span_feed_forward: bool = knob(False, "Feed-forward layer before the span head (BigBird).")
     head: str = knob("plain", "Task head.", choices=ENCODER_HEADS)
-    num_labels: int = knob(0, "Labels of a label or token head.", low=0)
+    num_labels: int = knob(0, "Labels of a label or token head.", low=0, high=MAX_SIZE)
     tie_embeddings: bool = knob(True, "Use the token embedding as masked-LM output projection.")
     head_transform: bool = knob(False, "Dense layer, activation and norm before every head (ModernBERT).")
     pooling: str = knob(
@@ -261,8 +267,8 @@ class GptConfig(Config):
     """A causal Transformer language model (Radford et al. 2018, 2019)."""
 
     family: str = knob("gpt", "Model family.", choices=("gpt",))
-    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
-    hidden_size: int = knob(256, "Hidden size.", low=2)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
+    hidden_size: int = knob(256, "Hidden size.", low=2, high=MAX_SIZE)
     stack: StackConfig = knob(StackConfig, "Stack of Transformer blocks.")
     activation: str = knob("gelu_tanh", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     positions: str = knob(
@@ -270,7 +276,7 @@ class GptConfig(Config):
         "Positional encoding; exports as gpt_neox with rotary, as gpt2 with learned positions.",
         choices=POSITIONS,
     )
-    max_positions: int = knob(256, "Context length in tokens; generation slides beyond it.", low=2)
+    max_positions: int = knob(256, "Context length in tokens; generation slides beyond it.", low=2, high=MAX_SIZE)
     tie_embeddings: bool = knob(True, "Use the token embedding as output projection.")
     norm_eps: float = knob(1e-5, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from regard.components import SCORES, Choices
 from regard.config.models import TransformerConfig
-from regard.config.settings import AUTO, Config, knob
+from regard.config.settings import AUTO, MAX_SIZE, Config, knob
 from regard.errors import ConfigError
 
 CELLS = ("lstm", "gru")
@@ -19,14 +19,14 @@ class Seq2SeqConfig(Config):
     """A recurrent encoder–decoder, with attention (Bahdanau et al. 2015; Luong et al. 2015) or without."""
 
     family: str = knob("seq2seq", "Model family.", choices=("seq2seq",))
-    source_vocab_size: int = knob(AUTO, "Source vocabulary size; auto: from the tokenizer.", low=1)
-    target_vocab_size: int = knob(AUTO, "Target vocabulary size; auto: from the tokenizer.", low=1)
+    source_vocab_size: int = knob(AUTO, "Source vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
+    target_vocab_size: int = knob(AUTO, "Target vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
     share_embeddings: bool = knob(True, "One embedding for source and target.")
     tie_embeddings: bool = knob(True, "Use the target embedding as output projection.")
     output_bias: bool = knob(False, "Bias on the output projection.")
     cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
-    embedding_size: int = knob(256, "Embedding size.", low=1)
-    hidden_size: int = knob(256, "Hidden size of a cell.", low=1)
+    embedding_size: int = knob(256, "Embedding size.", low=1, high=MAX_SIZE)
+    hidden_size: int = knob(256, "Hidden size of a cell.", low=1, high=MAX_SIZE)
     num_layers: int = knob(1, "Recurrent layers of encoder and decoder.", low=1, high=16)
     directions: str = knob(
         "auto",
@@ -59,7 +59,7 @@ class Seq2SeqConfig(Config):
         "Without attention: feed the source state to the decoder at the start, or at every step.",
         choices=("start", "every"),
     )
-    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1)
+    max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1, high=MAX_SIZE)
     scale_embedding: bool = knob(True, "Multiply embeddings by √embedding_size.")
     dropout: float = knob(0.2, "Dropout on embeddings, between layers and on the output.", low=0, high=0.95)
     pad_id: int = knob(0, "Padding token id.", low=0)
@@ -127,9 +127,9 @@ class ElmoConfig(Config):
     """A forward and a backward recurrent language model whose layers serve as features (Peters et al. 2018)."""
 
     family: str = knob("elmo", "Model family.", choices=("elmo",))
-    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
     cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
-    hidden_size: int = knob(256, "Embedding and hidden size.", low=1)
+    hidden_size: int = knob(256, "Embedding and hidden size.", low=1, high=MAX_SIZE)
     num_layers: int = knob(2, "Recurrent layers per direction.", low=1, high=16)
     dropout: float = knob(0.1, "Dropout on embeddings, between layers and on the output.", low=0, high=0.95)
     boundary_id: int = knob(1, "Token id before and after every document.", low=0)
@@ -151,14 +151,14 @@ ELMO_PRESETS: dict[str, ElmoConfig] = {
 class RnnTextConfig(Config):
     """A bidirectional recurrent text encoder over token embeddings and, optionally, frozen features."""
 
-    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
-    embedding_size: int = knob(128, "Embedding size.", low=1)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
+    embedding_size: int = knob(128, "Embedding size.", low=1, high=MAX_SIZE)
     cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
-    hidden_size: int = knob(128, "Hidden size of a cell, per direction.", low=1)
+    hidden_size: int = knob(128, "Hidden size of a cell, per direction.", low=1, high=MAX_SIZE)
     num_layers: int = knob(1, "Recurrent layers per direction.", low=1, high=16)
     dropout: float = knob(0.3, "Dropout on the input and between layers.", low=0, high=0.95)
-    num_feature_layers: int = knob(AUTO, "Layers of the frozen features; auto: from --features.", low=1)
-    feature_size: int = knob(AUTO, "Size of the frozen features; auto: from --features.", low=1)
+    num_feature_layers: int = knob(AUTO, "Layers of the frozen features; auto: from --features.", low=1, high=32)
+    feature_size: int = knob(AUTO, "Size of the frozen features; auto: from --features.", low=1, high=MAX_SIZE)
 
     def check(self) -> None:
         if bool(self.num_feature_layers) != bool(self.feature_size):
@@ -189,7 +189,7 @@ class RnnClassifierConfig(Config):
     """RNN text encoder, pooling over its hidden states, and a linear classifier."""
 
     family: str = knob("rnn_classifier", "Model family.", choices=("rnn_classifier",))
-    num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1)
+    num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1, high=MAX_SIZE)
     pooling: str = knob("attention", "Pooling over the hidden states.", choices=RNN_POOLING_KINDS)
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
@@ -214,7 +214,7 @@ class RnnTaggerConfig(Config):
     """RNN text encoder and a linear classifier on the first token of each word."""
 
     family: str = knob("rnn_tagger", "Model family.", choices=("rnn_tagger",))
-    num_labels: int = knob(AUTO, "Number of tags; auto: from the data.", low=1)
+    num_labels: int = knob(AUTO, "Number of tags; auto: from the data.", low=1, high=MAX_SIZE)
     dropout: float = knob(0.3, "Dropout on the hidden states of words.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
 
@@ -246,12 +246,14 @@ class MemoryNetworkConfig(Config):
     """An end-to-end memory network (Sukhbaatar et al. 2015)."""
 
     family: str = knob("memory_network", "Model family.", choices=("memory_network",))
-    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the training stories.", low=1)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the training stories.", low=1, high=MAX_SIZE)
     max_sentence_words: int = knob(
-        AUTO, "Words of the longest sentence or question; auto: from the training stories.", low=1
+        AUTO, "Words of the longest sentence or question; auto: from the training stories.", low=1, high=MAX_SIZE
     )
-    memory_size: int = knob(50, "Sentences kept in memory, the last before the question.", low=1)
-    embedding_size: int = knob(AUTO, "Embedding size; auto: as published, 20 for one task, 50 for several.", low=1)
+    memory_size: int = knob(50, "Sentences kept in memory, the last before the question.", low=1, high=MAX_SIZE)
+    embedding_size: int = knob(
+        AUTO, "Embedding size; auto: as published, 20 for one task, 50 for several.", low=1, high=MAX_SIZE
+    )
     hops: int = knob(3, "Attention hops over the memory.", low=1, high=32)
     sentence_encoding: str = knob(
         "position", "Sentence encoding: bag of words, or position encoding.", choices=("bag", "position")

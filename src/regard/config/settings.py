@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any, ClassVar, Self, TypeGuard
 
 from regard.errors import ConfigError, nearest
 
+MAX_SIZE = 2**24  # of any size of a model
+_MAX_INTEGER = 2**53 - 1  # of any setting: floats and the JSON of every tool keep it exactly
 AUTO = "auto"  # of a number that Regard chooses; it is 0 in code, so that `setting or choice` reads as it should
 _TRUE = ("true", "yes")
 _FALSE = ("false", "no")
@@ -272,10 +275,19 @@ def _convert(setting: Knob, value: Any) -> Any:
         suggestion = nearest(str(value), setting.choices)
         raise ConfigError(f"{setting.path} must be one of {', '.join(setting.choices)}, not {value!r}{suggestion}")
     if setting.low is not None and value < setting.low:
-        raise ConfigError(f"{setting.path} ({value}) must be at least {setting.low:g}")
+        raise ConfigError(f"{setting.path} ({value}) must be at least {_format_bound(setting.low)}")
     if setting.high is not None and value > setting.high:
-        raise ConfigError(f"{setting.path} ({value}) must be at most {setting.high:g}")
+        raise ConfigError(f"{setting.path} ({value}) must be at most {_format_bound(setting.high)}")
     return value
+
+
+def _format_bound(bound: float) -> str:
+    """Format a limit of a range: a whole number with all its digits.
+
+    >>> _format_bound(16777216), _format_bound(0.95)
+    ('16777216', '0.95')
+    """
+    return f"{bound:.0f}" if bound == int(bound) else f"{bound:g}"
 
 
 def _convert_type(setting: Knob, value: Any) -> Any:
@@ -305,9 +317,13 @@ def _convert_number(setting: Knob, value: Any) -> float:
         converted: float = kind(value)
         if isinstance(value, bool) or (kind is int and float(value) != converted):
             raise ValueError
-    except (TypeError, ValueError):
-        noun = "whole number" if kind is int else "number"
+        if not math.isfinite(converted) or (kind is int and abs(converted) > _MAX_INTEGER):
+            raise ValueError
+    except (OverflowError, TypeError, ValueError):
+        noun = "whole number" if kind is int else "finite number"
+        if type(value) is int and abs(value) > _MAX_INTEGER:
+            noun += f" of at most {_MAX_INTEGER}"
         if setting.is_auto:
             noun += f" or {AUTO}"
-        raise ConfigError(f"{setting.path} must be a {noun}, not {value!r}") from None
+        raise ConfigError(f"{setting.path} must be a {noun}, not {value!r:.60}") from None
     return converted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from regard.config.settings import AUTO, Config, knob
+from regard.config.settings import AUTO, MAX_SIZE, Config, knob
 from regard.config.task_runs import (
     EXTENSION,
     LABEL_COLUMNS,
@@ -23,9 +23,9 @@ class TextClassifierConfig(Config):
     """Base of the configs of families that classify texts; a subclass sets the default of `family`."""
 
     family: str = knob("", "Model family.")
-    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1)
-    num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1)
-    hidden_size: int = knob(128, "Hidden size.", low=1)
+    vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
+    num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1, high=MAX_SIZE)
+    hidden_size: int = knob(128, "Hidden size.", low=1, high=MAX_SIZE)
 
     def summary(self) -> str:
         """Describe the model in one line."""

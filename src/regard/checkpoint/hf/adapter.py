@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from regard.checkpoint.weights import Array, Arrays, WeightReport
+from regard.config.settings import MAX_SIZE
 from regard.errors import CheckpointError
 
-MAX_SIZE = 2**24  # of any size in a config
 # Hugging Face's activation, ours; the first row with ours is what we write
 ACTIVATIONS = (
     ("relu", "relu"),
@@ -64,7 +64,15 @@ def field_value(fields: Mapping[str, Any], name: str, default: Any, where: str) 
     has_type = type(value) is type(default) or is_int_for_float
     if not has_type or (isinstance(value, float) and not math.isfinite(value)):
         raise CheckpointError(f"{where}: {name} must be of type {type(default).__name__}, not {value!r:.60}")
+    if type(value) is int and not -1 <= value <= MAX_SIZE:  # -1 stands for no token
+        raise CheckpointError(f"{where}: {name} is {value!r:.60}; at most {MAX_SIZE} and not negative is allowed")
     return value
+
+
+def check_vocab_size(fields: Mapping[str, Any], name: str, where: str) -> None:
+    """Raise where a vocabulary size is 0, which in a setting of ours stands for "by the tokenizer"."""
+    if fields.get(name) == 0:
+        raise CheckpointError(f"{where}: {name} is 0; at least 1 is needed")
 
 
 def nested_value(values: Mapping[str, Any], path: str) -> Any:

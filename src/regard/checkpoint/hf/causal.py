@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from regard.checkpoint.hf.adapter import (
-    MAX_SIZE,
     Shapes,
     WeightMatcher,
+    check_vocab_size,
     field_value,
     nested_value,
     read_activation,
@@ -169,9 +169,7 @@ def config_from_hf(fields: Mapping[str, Any], where: str) -> GptConfig:
         config = GptConfig().override(settings)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: {error}") from None
-    sizes = (config.vocab_size, config.hidden_size, config.max_positions, config.stack.feed_forward_size)
-    if max(sizes) > MAX_SIZE or min(sizes) < 1:
-        raise CheckpointError(f"{where}: sizes out of range: {sizes}")
+    check_vocab_size(fields, "vocab_size", where)
     if config.eos_id >= config.vocab_size:
         config = config.override({"eos_id": -1})  # small models often keep the large model's eos id
     return config

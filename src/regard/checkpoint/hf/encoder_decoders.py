@@ -6,16 +6,15 @@ express, and recurrent models, are written under our own names and a model type 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from regard.checkpoint.hf.adapter import (
-    MAX_SIZE,
     Shapes,
     WeightMatcher,
+    check_vocab_size,
     field_value,
     modernize_ending,
     nested_value,
@@ -116,7 +115,7 @@ _OLDER_ENDINGS = (("norm.gamma", "norm.weight"), ("norm.beta", "norm.bias"))
 # HF decoding field, our setting
 _DECODING = (("num_beams", "beam"), ("length_penalty", "length_penalty"), ("no_repeat_ngram_size", "no_repeat_ngram"))
 _SAMPLING = (("do_sample", "sample"), ("temperature", "temperature"), ("top_k", "top_k"), ("top_p", "top_p"))
-_MAX_POSITION_TABLE = 2**30  # elements
+_MAX_POSITION_TABLE = 2**24  # elements of the sinusoids, which no file holds
 ModelConfig = TypeVar("ModelConfig", bound=TranslationModelConfig)
 
 
@@ -189,6 +188,7 @@ def _read_settings(fields: Mapping[str, Any], model_type: str, where: str) -> di
     for hf_name, name in _FIELDS:
         default = settings["source_vocab_size"] if hf_name == "decoder_vocab_size" else defaults[hf_name]
         settings[name] = field_value(fields, hf_name, default, where)
+    check_vocab_size(fields, "vocab_size", where)
     settings["activation"] = read_activation(settings["activation"])
     if settings["share_embeddings"]:
         settings["target_vocab_size"] = settings["source_vocab_size"]
@@ -402,16 +402,12 @@ def _read_object(fields: Mapping[str, Any], name: str, where: str) -> Mapping[st
 
 def _check_sizes(config: ModelConfig, where: str) -> ModelConfig:
     """Return the config if its sizes are plausible and its token ids are in the vocabulary."""
-    sizes = [config.source_vocab_size, config.target_vocab_size, config.hidden_size, config.max_positions]
-    floats = [config.dropout]
-    if isinstance(config, TransformerConfig):
-        sizes += [config.encoder.feed_forward_size, config.decoder.feed_forward_size]
-        floats += [config.attention_dropout, config.activation_dropout, config.norm_eps]
-    else:
-        sizes.append(config.embedding_size)
-    is_too_large = max(sizes) > MAX_SIZE or config.max_positions * config.hidden_size > _MAX_POSITION_TABLE
-    if is_too_large or not all(map(math.isfinite, floats)):
-        raise CheckpointError(f"{where}: sizes out of range: {tuple(sizes)}")
+    if config.max_positions * config.hidden_size > _MAX_POSITION_TABLE:
+        max_positions = _MAX_POSITION_TABLE // config.hidden_size
+        raise CheckpointError(
+            f"{where}: max_position_embeddings or max_positions is {config.max_positions}: at most {max_positions} "
+            f"are read of a model with hidden size {config.hidden_size}"
+        )
     smaller_vocab_size = min(config.source_vocab_size, config.target_vocab_size)
     for name in ("pad_id", "eos_id", "bos_id"):
         vocab_size = smaller_vocab_size if name == "pad_id" else config.target_vocab_size

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.checkpoint.hf.adapter import (
     ACTIVATIONS,
-    MAX_SIZE,
+    check_vocab_size,
     field_value,
     read_activation,
     with_float32_dtype,
@@ -24,6 +24,7 @@ from regard.config.models import ENCODER_HEADS, BertConfig
 from regard.errors import CheckpointError, ConfigError
 
 LABELLED_HEADS = ("label", "token")
+_MAX_UNNAMED_LABELS = 2**16
 _ATTENTION = {"block_sparse": "blocks", "original_full": "full"}  # HF name, ours
 _HEAD_PRIORITY = ("pretraining", "masked", "next", "label", "token", "span")  # where weights hold several heads
 # defaults of absent fields; the others default to the dropout of the backbone
@@ -53,8 +54,9 @@ def read_labels(fields: Mapping[str, Any], where: str) -> LabelNames:
     id2label = fields.get("id2label")
     if id2label is None:
         count = fields.get("num_labels", fields.get("_num_labels", 2))
-        if type(count) is not int or not 1 <= count <= MAX_SIZE:
-            raise CheckpointError(f"{where}: num_labels must be a whole number from 1, not {count!r:.60}")
+        if type(count) is not int or not 1 <= count <= _MAX_UNNAMED_LABELS:
+            allowed = f"a whole number from 1 to {_MAX_UNNAMED_LABELS}"
+            raise CheckpointError(f"{where}: num_labels must be {allowed} without id2label, not {count!r:.60}")
         id2label = {str(index): f"LABEL_{index}" for index in range(count)}
     problem_type = fields.get("problem_type") or ""
     try:
@@ -94,15 +96,7 @@ def config_from_hf(fields: Mapping[str, Any], head: str, num_labels: int, where:
         config = BertConfig().override(settings)
     except (ConfigError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: {error}") from None
-    sizes = (
-        config.vocab_size,
-        config.hidden_size,
-        config.max_positions,
-        config.stack.feed_forward_size,
-        config.num_token_types,
-    )
-    if max(sizes) > MAX_SIZE or config.vocab_size < 1:
-        raise CheckpointError(f"{where}: sizes out of range: {sizes}")
+    check_vocab_size(fields, "vocab_size", where)
     return config
 
 
