@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define REGARD_ABI_VERSION 6 /* raised whenever a caller must change */
+#define REGARD_ABI_VERSION 7 /* raised whenever a caller must change */
 
 enum regard_precision {
   REGARD_PRECISION_FLOAT32 = 0,
@@ -64,6 +64,13 @@ enum regard_pooling {
   REGARD_POOL_MEAN = 0,
   REGARD_POOL_CLS = 1,
   REGARD_POOL_MAX = 2
+};
+
+/* Where a layer attends. */
+enum regard_site {
+  REGARD_SITE_ENCODER_SELF = 0,
+  REGARD_SITE_DECODER_SELF = 1,
+  REGARD_SITE_DECODER_CROSS = 2
 };
 
 /* Weights of a model. The first group exists once, the others once per block; bias tables are counted on their own. */
@@ -183,6 +190,33 @@ typedef struct {
   int64_t num_bytes;
 } regard_array;
 
+/* Receives queries, keys and values of one site and layer in float32, as attention uses them: after bias, norms of heads
+ * and rotation, before the scale. A null array is not wanted. Tokens are those of the call: of `regard_encode` and
+ * `regard_start` the given ones, of `regard_step` one per row. Cross-attention's keys and values are those of the source,
+ * which `regard_start` computes, its queries those of `regard_step`. Sites that a call does not compute stay untouched. */
+typedef struct {
+  int32_t site; /* regard_site */
+  int64_t layer;
+  float* query; /* [tokens, num_heads, head_size] */
+  float* key;   /* [tokens, num_kv_heads, head_size] */
+  float* value; /* [tokens, num_kv_heads, value_size] */
+} regard_capture;
+
+/* Heads of one site and layer whose output is zero. */
+typedef struct {
+  int32_t site; /* regard_site */
+  int64_t layer;
+  const uint8_t* heads; /* [num_heads], 1: ablated */
+} regard_ablation;
+
+/* What one call captures and ablates; each site and layer at most once. Captures change no result. */
+typedef struct {
+  const regard_capture* captures;
+  int64_t num_captures;
+  const regard_ablation* ablations;
+  int64_t num_ablations;
+} regard_attention_options;
+
 typedef struct regard_model regard_model;
 typedef struct regard_state regard_state;
 
@@ -202,15 +236,17 @@ REGARD_API regard_model* regard_model_new(const regard_shape* shape, const regar
 REGARD_API void regard_model_free(regard_model* model);
 
 /* Encodes source texts, ids [offsets[num_texts]], and returns the decoder state before the first token: one row per
- * text. A causal language model prefills its cache with them instead; they are equally long, or all empty. */
+ * text. A causal language model prefills its cache with them instead; they are equally long, or all empty. `attention`
+ * may be null, here and below; it applies to this call alone. */
 REGARD_API regard_state* regard_start(const regard_model* model, const int32_t* ids, const int32_t* offsets,
-                                      int64_t num_texts, char* error, int64_t error_size);
+                                      int64_t num_texts, const regard_attention_options* attention, char* error,
+                                      int64_t error_size);
 REGARD_API void regard_state_free(regard_state* state);
 /* Appends one token to each row. Finds the k likeliest next tokens, ids and logprobs [rows, k], and the log-probability
  * of one target token per row (null: eos). With k = 0, logprobs [rows, vocabulary] of all tokens. */
 REGARD_API int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t k, int32_t* ids,
-                               float* logprobs, const int32_t* targets, float* target_logprobs, char* error,
-                               int64_t error_size);
+                               float* logprobs, const int32_t* targets, float* target_logprobs,
+                               const regard_attention_options* attention, char* error, int64_t error_size);
 /* Reorders the rows; they may be dropped and repeated. */
 REGARD_API int32_t regard_select_rows(regard_state* state, const int64_t* rows, int64_t num_rows, char* error,
                                       int64_t error_size);
@@ -239,15 +275,18 @@ typedef struct {
   int32_t* finished; /* ended by the model, not by max_length */
 } regard_search_result;
 
+/* Captures nothing. */
 REGARD_API int32_t regard_search(const regard_model* model, const int32_t* ids, const int32_t* offsets,
                                  int64_t num_texts, const regard_search_request* request,
-                                 const regard_search_result* result, char* error, int64_t error_size);
+                                 const regard_search_result* result, const regard_attention_options* attention,
+                                 char* error, int64_t error_size);
 
 /* Encodes source texts; `token_types` may be null (all 0). Without poolings `out` receives the hidden states of all
  * tokens, [tokens, hidden_size]; otherwise one embedding per text, [num_texts, num_poolings * hidden_size]. */
 REGARD_API int32_t regard_encode(const regard_model* model, const int32_t* ids, const int32_t* token_types,
                                  const int32_t* offsets, int64_t num_texts, const int32_t* poolings,
-                                 int64_t num_poolings, int64_t threads, float* out, char* error, int64_t error_size);
+                                 int64_t num_poolings, int64_t threads, const regard_attention_options* attention,
+                                 float* out, char* error, int64_t error_size);
 
 /* out [rows, outputs] = activation(rows [rows, inputs] * packed float32 weights + bias [outputs padded to 16]). */
 REGARD_API int32_t regard_linear(const char* instruction_set, const float* rows, int64_t num_rows, int64_t inputs,

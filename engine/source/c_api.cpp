@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../include/regard_engine.h"
+#include "attention_options.h"
 #include "decoder.h"
 #include "instruction_sets.h"
 #include "packing.h"
@@ -98,18 +99,21 @@ regard_model* regard_model_new(const regard_shape* shape, const regard_array* ar
 void regard_model_free(regard_model* model) { delete model; }
 
 regard_state* regard_start(const regard_model* model, const int32_t* ids, const int32_t* offsets, int64_t num_texts,
-                           char* error, int64_t error_size) {
+                           const regard_attention_options* attention, char* error, int64_t error_size) {
   return catch_errors(error, error_size, [&] {
     const regard::TokenBatch source{.ids = ids, .offsets = offsets, .num_texts = num_texts};
-    return new regard_state{model->model, regard::DecoderState(*model->model, source)};
+    const regard::AttentionOptions options(*model->model, attention);
+    return new regard_state{model->model, regard::DecoderState(*model->model, source, options)};
   });
 }
 
 void regard_state_free(regard_state* state) { delete state; }
 
 int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t k, int32_t* ids,
-                    float* logprobs, const int32_t* targets, float* target_logprobs, char* error, int64_t error_size) {
+                    float* logprobs, const int32_t* targets, float* target_logprobs,
+                    const regard_attention_options* attention, char* error, int64_t error_size) {
   return catch_errors(error, error_size, [&] {
+    const regard::AttentionOptions options(*state->model, attention);
     state->state.step(tokens, num_rows,
                       {
                           .k = k,
@@ -117,7 +121,8 @@ int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows
                           .logprobs = logprobs,
                           .targets = targets,
                           .target_logprobs = target_logprobs,
-                      });
+                      },
+                      options);
     return int32_t{1};
   });
 }
@@ -131,9 +136,10 @@ int32_t regard_select_rows(regard_state* state, const int64_t* rows, int64_t num
 }
 
 int32_t regard_search(const regard_model* model, const int32_t* ids, const int32_t* offsets, int64_t num_texts,
-                      const regard_search_request* request, const regard_search_result* result, char* error,
-                      int64_t error_size) {
+                      const regard_search_request* request, const regard_search_result* result,
+                      const regard_attention_options* attention, char* error, int64_t error_size) {
   return catch_errors(error, error_size, [&] {
+    const regard::AttentionOptions options(*model->model, attention);
     const regard::TokenBatch source{.ids = ids, .offsets = offsets, .num_texts = num_texts};
     source.check(*model->model);
     const regard::Lexicon lexicon{
@@ -152,7 +158,7 @@ int32_t regard_search(const regard_model* model, const int32_t* ids, const int32
         .num_forbidden = request->num_forbidden,
         .lexicon = lexicon,
     };
-    const auto texts = regard::search(*model->model, source, search_request);
+    const auto texts = regard::search(*model->model, source, search_request, options);
     const int32_t max_length = *std::max_element(request->max_lengths, request->max_lengths + num_texts);
     copy_hypotheses(texts, request->nbest, std::max(1, max_length), *result);
     return int32_t{1};
@@ -160,12 +166,13 @@ int32_t regard_search(const regard_model* model, const int32_t* ids, const int32
 }
 
 int32_t regard_encode(const regard_model* model, const int32_t* ids, const int32_t* token_types, const int32_t* offsets,
-                      int64_t num_texts, const int32_t* poolings, int64_t num_poolings, int64_t threads, float* out,
-                      char* error, int64_t error_size) {
+                      int64_t num_texts, const int32_t* poolings, int64_t num_poolings, int64_t threads,
+                      const regard_attention_options* attention, float* out, char* error, int64_t error_size) {
   return catch_errors(error, error_size, [&] {
+    const regard::AttentionOptions options(*model->model, attention);
     const regard::TokenBatch texts{.ids = ids, .offsets = offsets, .num_texts = num_texts, .token_types = token_types};
     const regard::PoolingKinds kinds{.kinds = poolings, .count = num_poolings};
-    regard::pool_texts(*model->model, texts, kinds, std::clamp(threads, int64_t{1}, MAX_THREADS), out);
+    regard::pool_texts(*model->model, texts, kinds, std::clamp(threads, int64_t{1}, MAX_THREADS), options, out);
     return int32_t{1};
   });
 }

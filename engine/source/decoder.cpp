@@ -15,7 +15,7 @@ constexpr float PADDING_LOGIT = -1e30f;   // of outputs that stand for no token
 
 }  // namespace
 
-DecoderState::DecoderState(const Model& model, const TokenBatch& source)
+DecoderState::DecoderState(const Model& model, const TokenBatch& source, const AttentionOptions& attention)
     : model_(model),
       stack_(model.decoder),
       is_bf16_(model.shape.precision != FLOAT32),
@@ -23,9 +23,9 @@ DecoderState::DecoderState(const Model& model, const TokenBatch& source)
   if (!model.has_decoder()) throw std::invalid_argument("this model has no decoder: it encodes and does not generate");
   for (int64_t text = 0; text < source.num_texts; text++) row_texts_.push_back(text);
   if (model.has_encoder())
-    encode_source(source);
+    encode_source(source, attention);
   else
-    prefill(source);
+    prefill(source, attention);
 }
 
 void DecoderState::update_biases() {
@@ -35,18 +35,21 @@ void DecoderState::update_biases() {
 }
 
 // Precomputes the cross keys and values of all layers.
-void DecoderState::encode_source(const TokenBatch& source) {
+void DecoderState::encode_source(const TokenBatch& source, const AttentionOptions& options) {
   source.check(model_);
   source_cache_ = Buffer(&model_.pool, source.num_tokens() * entry_bytes());
   for (int64_t token = 0; token < source.num_tokens(); token++)
     source_entries_.push_back(source_cache_.as<unsigned char>() + token * entry_bytes());
-  encode(model_, source, 1, Needed::all_tokens, [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
+  encode(model_, source, 1, Needed::all_tokens, options, [&](int64_t first_token, int64_t num_tokens, Workspace& space) {
     for (int64_t layer = 0; layer < std::ssize(stack_.layers); layer++) {
       const CrossAttention& attention = stack_.layers[layer].block->cross_attention;
+      const SiteOptions& site = options.at(REGARD_SITE_DECODER_CROSS, layer);
       stack_.ops.linear(space, space.hidden, num_tokens, attention.key_value, space.projected);
       for (int64_t i = 0; i < num_tokens; i++) {
         float* key_value = space.projected.row(i);
         stack_.ops.normalize_heads(space, key_value, stack_.ops.heads.num_kv_heads, attention.key_norm);
+        if (site.is_captured())
+          site.capture(first_token + i, nullptr, key_value, key_value + key_width(stack_.ops.heads));
         store_key_value(key_value, layer, source_entries_[first_token + i]);
       }
     }
@@ -69,7 +72,7 @@ void DecoderState::check_prompt(const TokenBatch& prompt) const {
 }
 
 // Tokens of a text may be rows of one pass: in every layer, each stores its key and value before the next one attends.
-void DecoderState::prefill(const TokenBatch& prompt) {
+void DecoderState::prefill(const TokenBatch& prompt, const AttentionOptions& attention) {
   check_prompt(prompt);
   length_ = prompt.length(0);
   while (capacity_ < length_ + 1) capacity_ *= 2;
@@ -86,7 +89,8 @@ void DecoderState::prefill(const TokenBatch& prompt) {
     entries[position] = cache + i * entry_bytes();
     rows.push_back({.entries = entries, .position = position});
     if (std::ssize(rows) < MAX_ROWS && i + 1 < num_tokens) continue;
-    forward(prompt.ids + i + 1 - std::ssize(rows), rows, -1, space);
+    const int64_t first_row = i + 1 - std::ssize(rows);
+    forward(prompt.ids + first_row, rows, first_row, space, attention);
     rows.clear();
   }
 }
@@ -143,7 +147,8 @@ void DecoderState::check_step(const int32_t* tokens, int64_t num_rows, const Ste
   model_.target_positions->check_length(length_ + 1);
 }
 
-void DecoderState::step(const int32_t* tokens, int64_t num_rows, const StepRequest& request) {
+void DecoderState::step(const int32_t* tokens, int64_t num_rows, const StepRequest& request,
+                        const AttentionOptions& attention) {
   check_step(tokens, num_rows, request);
   if (length_ == capacity_) grow_capacity(2 * capacity_);
   const unsigned char* cache = reserve(num_rows, STEPS_PER_BUFFER);
@@ -155,7 +160,7 @@ void DecoderState::step(const int32_t* tokens, int64_t num_rows, const StepReque
     rows.push_back({.entries = entries, .position = length_});
     if (std::ssize(rows) < MAX_ROWS && row + 1 < num_rows) continue;
     const int64_t first_row = row + 1 - std::ssize(rows);
-    forward(tokens + first_row, rows, first_row, space);
+    forward(tokens + first_row, rows, first_row, space, attention);
     top_k(first_row, std::ssize(rows), space, request);
     rows.clear();
   }
@@ -196,12 +201,13 @@ void DecoderState::store_key_value(const float* key_value, int64_t layer, KeyVal
 }
 
 void DecoderState::forward(const int32_t* tokens, const std::vector<RowContext>& rows, int64_t first_row,
-                           Workspace& space) {
+                           Workspace& space, const AttentionOptions& options) {
   const int64_t num_rows = std::ssize(rows);
   embed(tokens, rows, space);
   for (int64_t layer = 0; layer < std::ssize(stack_.layers); layer++) {
-    self_attend(rows, layer, space);
-    if (model_.has_encoder()) cross_attend(first_row, num_rows, layer, space);
+    self_attend(rows, first_row, layer, space, options.at(REGARD_SITE_DECODER_SELF, layer));
+    if (model_.has_encoder())
+      cross_attend(first_row, num_rows, layer, space, options.at(REGARD_SITE_DECODER_CROSS, layer));
     stack_.ops.feed_forward(space, num_rows, stack_.layers[layer].block->feed_forward);
   }
 }
@@ -216,7 +222,8 @@ void DecoderState::embed(const int32_t* tokens, const std::vector<RowContext>& r
   }
 }
 
-void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t layer, Workspace& space) const {
+void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t first_row, int64_t layer, Workspace& space,
+                               const SiteOptions& site) const {
   const LayerOps& ops = stack_.ops;
   const HeadSizes& heads = ops.heads;
   const SelfAttention& attention = stack_.layers[layer].block->self_attention;
@@ -232,6 +239,7 @@ void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t laye
     ops.normalize_heads(space, qkv, heads.num_heads, attention.query_norm);
     ops.normalize_heads(space, qkv + query_width(heads), heads.num_kv_heads, attention.key_norm);
     stack_.layers[layer].rotary.rotate(qkv, heads.num_heads + heads.num_kv_heads, position);
+    if (site.is_captured()) site.capture_qkv(first_row + i, qkv);
     store_key_value(qkv + query_width(heads), layer, entries[position]);
     ops.kernels->decode_attention({
         .queries = qkv,
@@ -251,6 +259,7 @@ void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t laye
         .next_entries = has_next ? rows[i + 1].entries : nullptr,
         .num_next_entries = has_next ? rows[i + 1].position : 0,
     });
+    if (site.is_ablated()) site.ablate(space.context.row(i));
   }
   ops.add_attention(space, num_rows, attention.out, attention.norms);
 }
@@ -261,15 +270,18 @@ int64_t DecoderState::end_of_text(int64_t first, int64_t end) const {
   return row;
 }
 
-void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space) const {
+void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space,
+                                const SiteOptions& site) const {
   const LayerOps& ops = stack_.ops;
   const CrossAttention& attention = stack_.layers[layer].block->cross_attention;
   const int64_t key_offset = layer * model_.entry_size();
   const auto source_start = [&](int64_t row) { return int64_t{source_offsets_[row_texts_[row]]}; };
   const auto source_length = [&](int64_t row) { return source_offsets_[row_texts_[row] + 1] - source_start(row); };
   ops.linear(space, space.hidden, num_rows, attention.query, space.projected, {.norm = attention.norms.input});
-  for (int64_t i = 0; i < num_rows; i++)
+  for (int64_t i = 0; i < num_rows; i++) {
     ops.normalize_heads(space, space.projected.row(i), ops.heads.num_heads, attention.query_norm);
+    if (site.is_captured()) site.capture(first_row + i, space.projected.row(i), nullptr, nullptr);
+  }
   const int64_t last_row = first_row + num_rows;
   for (int64_t row = first_row, next_row; row < last_row; row = next_row) {  // rows of one text attend together
     next_row = end_of_text(row, last_row);
@@ -293,6 +305,8 @@ void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t lay
         .num_next_entries = has_next ? source_length(next_row) : 0,
     });
   }
+  if (site.is_ablated())
+    for (int64_t i = 0; i < num_rows; i++) site.ablate(space.context.row(i));
   ops.add_attention(space, num_rows, attention.out, attention.norms);
 }
 

@@ -1,5 +1,6 @@
 // Decoder: appends one token to each row and finds the likeliest next ones.
 #pragma once
+#include "attention_options.h"
 #include "encoder.h"
 #include "model.h"
 #include "shortlist.h"
@@ -20,11 +21,12 @@ struct StepRequest {
 class DecoderState {
  public:
   // Encoder–decoder: encodes the source. Causal language model: prefills the cache with texts of equal length.
-  DecoderState(const Model& model, const TokenBatch& source);
+  DecoderState(const Model& model, const TokenBatch& source, const AttentionOptions& attention);
 
   // Before the first step: restricts each text to the tokens that a lexicon has for its source.
   void set_shortlist(const Lexicon& lexicon, const TokenBatch& source);
-  void step(const int32_t* tokens, int64_t num_rows, const StepRequest& request);
+  void step(const int32_t* tokens, int64_t num_rows, const StepRequest& request,
+            const AttentionOptions& attention);
   void select_rows(const int64_t* rows, int64_t num_rows);
 
  private:
@@ -34,16 +36,20 @@ class DecoderState {
     int64_t position;
   };
 
-  void encode_source(const TokenBatch& source);
-  void prefill(const TokenBatch& prompt);
+  void encode_source(const TokenBatch& source, const AttentionOptions& attention);
+  void prefill(const TokenBatch& prompt, const AttentionOptions& attention);
   void check_prompt(const TokenBatch& prompt) const;
   void check_step(const int32_t* tokens, int64_t num_rows, const StepRequest& request) const;
   void check_token(int32_t token) const;
 
-  void forward(const int32_t* tokens, const std::vector<RowContext>& rows, int64_t first_row, Workspace& space);
+  // `first_row`: index of the first of these rows among all of the call.
+  void forward(const int32_t* tokens, const std::vector<RowContext>& rows, int64_t first_row, Workspace& space,
+               const AttentionOptions& options);
   void embed(const int32_t* tokens, const std::vector<RowContext>& rows, Workspace& space) const;
-  void self_attend(const std::vector<RowContext>& rows, int64_t layer, Workspace& space) const;
-  void cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space) const;
+  void self_attend(const std::vector<RowContext>& rows, int64_t first_row, int64_t layer, Workspace& space,
+                   const SiteOptions& site) const;
+  void cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space,
+                    const SiteOptions& site) const;
 
   void top_k(int64_t first_row, int64_t num_rows, Workspace& space, const StepRequest& request) const;
   TopK make_top(int64_t row, const StepRequest& request) const;

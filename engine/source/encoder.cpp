@@ -17,6 +17,7 @@ struct TextRange {
   int64_t first_text;
   int64_t last_text;
   const DistanceBias* biases;  // of each layer
+  const AttentionOptions& attention;
   RowView qkv[2];  // of all rows; two, because other passes may still read those of the previous layer
 
   int64_t first_token() const { return texts.offsets[first_text]; }
@@ -51,7 +52,7 @@ class EncoderPass {
     else
       finish_layer(step - 1, needed == Needed::first_tokens && step == num_layers);
     if (step < num_layers)
-      project_qkv(stack_.layers[step], range_.qkv[step % 2]);
+      project_qkv(step, range_.qkv[step % 2]);
     else if (stack_.final_norm)
       stack_.ops.normalize_rows(space_.hidden, num_rows(), model_.hidden_size(), stack_.final_norm);
   }
@@ -108,12 +109,22 @@ class EncoderPass {
     for (int64_t i = 0; i < size; i++) row[i] += embedding[i];
   }
 
-  void project_qkv(const Layer& layer, RowView qkv) {
+  void project_qkv(int64_t index, RowView qkv) {
     const LayerOps& ops = stack_.ops;
+    const Layer& layer = stack_.layers[index];
     const SelfAttention& attention = layer.block->self_attention;
     const RowView own_rows{qkv.row(first_row_), qkv.stride};
     ops.linear(space_, space_.hidden, num_rows(), attention.qkv, own_rows, {.norm = attention.norms.input});
-    if (!attention.query_norm && !layer.rotary) return;
+    if (attention.query_norm || layer.rotary) place_heads(layer, qkv);
+    const SiteOptions& site = range_.attention.at(REGARD_SITE_ENCODER_SELF, index);
+    if (!site.is_captured()) return;
+    for (int64_t row = first_row_; row < last_row_; row++) site.capture_qkv(range_.first_token() + row, qkv.row(row));
+  }
+
+  // Normalizes queries and keys and rotates them to their positions.
+  void place_heads(const Layer& layer, RowView qkv) {
+    const LayerOps& ops = stack_.ops;
+    const SelfAttention& attention = layer.block->self_attention;
     for_each_text([&](const TextRows& rows) {
       for (int64_t position = rows.first; position < rows.last; position++) {
         float* row = qkv.row(rows.start + position);
@@ -157,6 +168,9 @@ class EncoderPass {
       if (first_tokens_only) move_row(rows.start - first_row_, row);
     });
     const int64_t num_attending = first_tokens_only ? num_moved : num_rows();
+    const SiteOptions& site = range_.attention.at(REGARD_SITE_ENCODER_SELF, layer);
+    if (site.is_ablated())
+      for (int64_t row = 0; row < num_attending; row++) site.ablate(space_.context.row(row));
     stack_.ops.add_attention(space_, num_attending, attention.out, attention.norms);
     return num_attending;
   }
@@ -194,8 +208,14 @@ std::vector<int64_t> split_texts(const TokenBatch& texts, int64_t max_tokens) {
 // One call of `encode`. All memory belongs to the calling thread: helpers may outlive the call, and the model.
 class BatchEncoder {
  public:
-  BatchEncoder(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed)
-      : model_(model), texts_(texts), threads_(threads), needed_(needed), max_length_(texts.max_length()) {
+  BatchEncoder(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed,
+               const AttentionOptions& attention)
+      : model_(model),
+        texts_(texts),
+        threads_(threads),
+        needed_(needed),
+        attention_(attention),
+        max_length_(texts.max_length()) {
     const int64_t tokens_per_thread = (texts.num_tokens() + threads - 1) / threads;
     boundaries_ = split_texts(texts, std::min(MAX_TOKENS, std::max(tokens_per_thread, int64_t{1})));
     max_rows_ = std::min(texts.num_tokens(), std::max(MAX_TOKENS, max_length_));
@@ -238,6 +258,7 @@ class BatchEncoder {
         .first_text = boundaries_[index],
         .last_text = boundaries_[index + 1],
         .biases = biases_.data(),
+        .attention = attention_,
         .qkv = {even_qkv, odd_qkv},
     };
   }
@@ -290,6 +311,7 @@ class BatchEncoder {
   const TokenBatch& texts_;
   const int64_t threads_;
   const Needed needed_;
+  const AttentionOptions& attention_;
   const int64_t max_length_;
   std::vector<DistanceBias> biases_;
   std::vector<int64_t> boundaries_;
@@ -323,9 +345,9 @@ void TokenBatch::check(const Model& model) const {
 }
 
 void encode(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed,
-            const HiddenCallback& callback) {
+            const AttentionOptions& attention, const HiddenCallback& callback) {
   texts.check(model);
-  BatchEncoder(model, texts, threads, needed).run(callback);
+  BatchEncoder(model, texts, threads, needed, attention).run(callback);
 }
 
 }  // namespace regard

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 
+#include "attention_options.h"
 #include "model.h"
 
 namespace regard {
@@ -28,6 +29,6 @@ using HiddenCallback = std::function<void(int64_t first_token, int64_t num_token
 
 // Encodes texts with several threads: each takes texts of its own or, where there are few, rows of the same texts.
 void encode(const Model& model, const TokenBatch& texts, int64_t threads, Needed needed,
-            const HiddenCallback& callback);
+            const AttentionOptions& attention, const HiddenCallback& callback);
 
 }  // namespace regard

@@ -25,7 +25,7 @@ void pool_text(int32_t kind, RowView hidden, int64_t length, int64_t hidden_size
 }  // namespace
 
 void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds& poolings, int64_t threads,
-                float* out) {
+                const AttentionOptions& attention, float* out) {
   for (int64_t i = 0; i < poolings.count; i++)
     if (poolings.kinds[i] < REGARD_POOL_MEAN || poolings.kinds[i] > REGARD_POOL_MAX)
       throw std::invalid_argument("no pooling " + std::to_string(poolings.kinds[i]));
@@ -44,9 +44,10 @@ void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds&
       }
     }
   };
-  if (!poolings.count) return encode(model, texts, threads, Needed::all_tokens, copy_hidden);
+  if (!poolings.count) return encode(model, texts, threads, Needed::all_tokens, attention, copy_hidden);
   const bool needs_first_only = poolings.count == 1 && poolings.kinds[0] == REGARD_POOL_CLS;
-  encode(model, texts, threads, needs_first_only ? Needed::first_tokens : Needed::all_tokens, pool_hidden);
+  const Needed needed = needs_first_only ? Needed::first_tokens : Needed::all_tokens;
+  encode(model, texts, threads, needed, attention, pool_hidden);
 }
 
 }  // namespace regard

@@ -10,6 +10,7 @@ struct PoolingKinds {
 };
 
 // Encodes texts; `out` receives the hidden states of all tokens, or all poolings of a text side by side.
-void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds& poolings, int64_t threads, float* out);
+void pool_texts(const Model& model, const TokenBatch& texts, const PoolingKinds& poolings, int64_t threads,
+                const AttentionOptions& attention, float* out);
 
 }  // namespace regard

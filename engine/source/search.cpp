@@ -31,11 +31,13 @@ struct Continuation {
 
 class BeamSearch {
  public:
-  BeamSearch(const Model& model, const TokenBatch& source, const SearchRequest& request)
+  BeamSearch(const Model& model, const TokenBatch& source, const SearchRequest& request,
+             const AttentionOptions& attention)
       : model_(model),
         request_(request),
+        attention_(attention),
         k_(request.beam + 1 + request.num_forbidden),
-        state_(model, source),
+        state_(model, source, attention),
         finished_(source.num_texts) {
     if (request.lexicon.always_allowed) state_.set_shortlist(request.lexicon, source);
     for (int64_t text = 0; text < source.num_texts; text++)
@@ -76,7 +78,8 @@ class BeamSearch {
                     .logprobs = logprobs_.data(),
                     .targets = nullptr,
                     .target_logprobs = eos_logprobs_.data(),
-                });
+                },
+                attention_);
   }
 
   int64_t end_of_text(int64_t first) const {
@@ -193,6 +196,7 @@ class BeamSearch {
 
   const Model& model_;
   const SearchRequest& request_;
+  const AttentionOptions& attention_;
   const int64_t k_;
   DecoderState state_;
   std::vector<Beam> beams_;
@@ -211,11 +215,11 @@ class BeamSearch {
 }  // namespace
 
 std::vector<std::vector<Hypothesis>> search(const Model& model, const TokenBatch& source,
-                                            const SearchRequest& request) {
+                                            const SearchRequest& request, const AttentionOptions& attention) {
   const bool fits_vocabulary = request.beam + 1 + request.num_forbidden <= model.shape.target_vocab_size;
   if (request.beam < 1 || request.nbest < 1 || !fits_vocabulary)
     throw std::invalid_argument("a beam of " + std::to_string(request.beam) + " is too wide for the vocabulary");
-  return BeamSearch(model, source, request).run();
+  return BeamSearch(model, source, request, attention).run();
 }
 
 }  // namespace regard

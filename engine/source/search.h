@@ -25,6 +25,7 @@ struct Hypothesis {
 };
 
 // At most `nbest` hypotheses per source text, best first.
-std::vector<std::vector<Hypothesis>> search(const Model& model, const TokenBatch& source, const SearchRequest& request);
+std::vector<std::vector<Hypothesis>> search(const Model& model, const TokenBatch& source, const SearchRequest& request,
+                                            const AttentionOptions& attention);
 
 }  // namespace regard

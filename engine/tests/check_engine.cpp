@@ -57,7 +57,8 @@ regard_model* create_model(const RandomModel& random, const std::string& set) {
 }
 
 regard_state* start(const regard_model* model, const TokenBatch& texts) {
-  return regard_start(model, texts.ids.data(), texts.offsets.data(), texts.num_texts(), message, sizeof message);
+  return regard_start(model, texts.ids.data(), texts.offsets.data(), texts.num_texts(), nullptr, message,
+                      sizeof message);
 }
 
 // One step with all log-probabilities, [rows, vocabulary].
@@ -65,8 +66,8 @@ std::vector<float> step_all(regard_state* state, const std::vector<int32_t>& tok
   const int64_t num_rows = std::ssize(tokens);
   std::vector<float> logprobs(num_rows * vocab_size);
   std::vector<float> eos_logprobs(num_rows);
-  expect(regard_step(state, tokens.data(), num_rows, 0, nullptr, logprobs.data(), nullptr, eos_logprobs.data(), message,
-                     sizeof message),
+  expect(regard_step(state, tokens.data(), num_rows, 0, nullptr, logprobs.data(), nullptr, eos_logprobs.data(), nullptr,
+                     message, sizeof message),
          message);
   return logprobs;
 }
@@ -112,8 +113,8 @@ struct SearchArrays {
         .logprobs = logprobs.data(),
         .finished = finished.data(),
     };
-    return regard_search(model, texts.ids.data(), texts.offsets.data(), texts.num_texts(), &request, &result, message,
-                         sizeof message);
+    return regard_search(model, texts.ids.data(), texts.offsets.data(), texts.num_texts(), &request, &result, nullptr,
+                         message, sizeof message);
   }
 };
 
@@ -172,16 +173,16 @@ void check_rejections(const regard_model* model, const RandomModel& random) {
   const int32_t inside[] = {5};
   const int32_t offsets[] = {0, 1};
   const int32_t empty[] = {0, 0};
-  expect(!regard_start(model, outside, offsets, 1, message, sizeof message),
+  expect(!regard_start(model, outside, offsets, 1, nullptr, message, sizeof message),
          "a token beyond the vocabulary is rejected");
-  expect(!regard_start(model, inside, empty, 1, message, sizeof message), "an empty text is rejected");
-  regard_state* state = regard_start(model, inside, offsets, 1, message, sizeof message);
+  expect(!regard_start(model, inside, empty, 1, nullptr, message, sizeof message), "an empty text is rejected");
+  regard_state* state = regard_start(model, inside, offsets, 1, nullptr, message, sizeof message);
   const int64_t no_row[] = {1};
   int32_t id;
   float logprob;
   float eos_logprob;
   expect(!regard_select_rows(state, no_row, 1, message, sizeof message), "a row that does not exist is rejected");
-  expect(!regard_step(state, inside, 2, 1, &id, &logprob, nullptr, &eos_logprob, message, sizeof message),
+  expect(!regard_step(state, inside, 2, 1, &id, &logprob, nullptr, &eos_logprob, nullptr, message, sizeof message),
          "too many tokens are rejected");
   regard_state_free(state);
 }
@@ -199,7 +200,7 @@ std::vector<float> encode(const regard_model* model, const TokenBatch& texts, co
   std::vector<float> out(num_rows * hidden_size);
   const int32_t* types = token_types.empty() ? nullptr : token_types.data();
   expect(regard_encode(model, texts.ids.data(), types, texts.offsets.data(), texts.num_texts(), poolings.data(),
-                       num_poolings, threads, out.data(), message, sizeof message),
+                       num_poolings, threads, nullptr, out.data(), message, sizeof message),
          message);
   return out;
 }
@@ -220,12 +221,12 @@ void check_encoder_rejections(const regard_model* model, const RandomModel& rand
   const int32_t offsets[] = {0, 1};
   float out[1024];
   expect(!regard_encode(model, texts.ids.data(), nullptr, texts.offsets.data(), texts.num_texts(), no_pooling, 1, 1,
-                        out, message, sizeof message),
+                        nullptr, out, message, sizeof message),
          "an unknown pooling is rejected");
   if (random.shape.num_token_types)
-    expect(!regard_encode(model, ids, no_type, offsets, 1, nullptr, 0, 1, out, message, sizeof message),
+    expect(!regard_encode(model, ids, no_type, offsets, 1, nullptr, 0, 1, nullptr, out, message, sizeof message),
            "an unknown token type is rejected");
-  expect(!regard_start(model, ids, offsets, 1, message, sizeof message), "an encoder does not generate");
+  expect(!regard_start(model, ids, offsets, 1, nullptr, message, sizeof message), "an encoder does not generate");
 }
 
 // Encoders: the same bits with any number of threads, alone and among others, and in int8 on every instruction set.
@@ -326,9 +327,9 @@ void check_causal(int32_t precision, const std::vector<std::string>& sets) {
     const int32_t outside[] = {static_cast<int32_t>(vocab_size)};
     const int32_t offsets[] = {0, 1};
     float out[1024];
-    expect(!regard_start(model, outside, offsets, 1, message, sizeof message),
+    expect(!regard_start(model, outside, offsets, 1, nullptr, message, sizeof message),
            "a token beyond the vocabulary is rejected");
-    expect(!regard_encode(model, offsets, nullptr, offsets, 1, nullptr, 0, 1, out, message, sizeof message),
+    expect(!regard_encode(model, offsets, nullptr, offsets, 1, nullptr, 0, 1, nullptr, out, message, sizeof message),
            "a causal language model does not encode");
     regard_model_free(model);
   }

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention.positions import Alibi, RelativeBias, Rotary, alibi_slopes, relative_buckets
+from regard.attention.alibi import alibi_slopes
+from regard.attention.positions import Alibi, RelativeBias, Rotary, relative_buckets
 from regard.errors import ConfigError
 
 pytest.importorskip("transformers")

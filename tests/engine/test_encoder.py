@@ -231,4 +231,5 @@ def test_wrong_inputs_and_models_are_refused() -> None:
         build_engine(build_encoder(attention="blocks"))
     with pytest.raises(UsageError, match="encodes and does not generate"):
         zeros = np.zeros(2, np.int32)
-        engine.library.call(engine.library.handle.regard_start, engine.handle, zeros.ctypes.data, zeros.ctypes.data, 1)
+        arguments = engine.handle, zeros.ctypes.data, zeros.ctypes.data, 1, None
+        engine.library.call(engine.library.handle.regard_start, *arguments)

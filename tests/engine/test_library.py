@@ -23,6 +23,7 @@ PREFIXES = {
     "norm_placement": "REGARD_PLACEMENT_",
     "activation": "REGARD_ACT_",
     "pooling": "REGARD_POOL_",
+    "site": "REGARD_SITE_",
     "slot": "REGARD_SLOT_",
     "part": "REGARD_PART_",
 }
@@ -31,6 +32,9 @@ STRUCTS = {
     "regard_layer": library.CLayer,
     "regard_shape": library.CModelShape,
     "regard_array": library.CArray,
+    "regard_capture": library.CCapture,
+    "regard_ablation": library.CAblation,
+    "regard_attention_options": library.CAttentionOptions,
     "regard_search_request": library.CSearchRequest,
     "regard_search_result": library.CSearchResult,
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.attention.masks import BoundMask
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
 from regard.attention.trace import (
+    QUERIES_PER_CHUNK,
     Captured,
     CapturedEntropy,
     CapturedQKV,
@@ -24,8 +25,6 @@ from regard.attention.trace import (
     Int16Array,
     Trace,
 )
-
-QUERIES_PER_CHUNK = 256  # queries whose weights exist at the same time
 
 
 @dataclass(frozen=True)

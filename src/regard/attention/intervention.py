@@ -25,17 +25,24 @@ class Intervention:
         self.heads = dict(heads)
         self.visited_sites: dict[str, int] = {}  # site → number of heads
 
+    def visit(self, site: str, num_heads: int) -> set[int] | None:
+        """Record that a site runs; return its ablated heads, or None where there are none."""
+        self.visited_sites[site] = num_heads
+        heads = self.heads.get(site)
+        if heads is None:
+            return None
+        check_heads(site, heads, num_heads)
+        return heads or set(range(num_heads))
+
     def apply(self, output: Tensor, site: str) -> Tensor:
         """Zero the ablated heads in a site's output, [B, H, Q, v]."""
         if not site:
             return output
         num_heads = output.shape[1]
-        self.visited_sites[site] = num_heads
-        heads = self.heads.get(site)
+        heads = self.visit(site, num_heads)
         if heads is None:
             return output
-        check_heads(site, heads, num_heads)
-        if not heads or len(heads) == num_heads:
+        if len(heads) == num_heads:
             return output.new_zeros(output.shape)
         factors = output.new_ones(num_heads, 1, 1)
         factors[list(heads)] = 0

@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from regard.attention.alibi import alibi_slopes
 from regard.components import POSITIONS
 from regard.errors import ConfigError, UsageError, nearest
 
@@ -229,20 +230,6 @@ class Alibi(Positions):
         distances = (key_positions[:, None, :] - query_positions[:, :, None]).abs()  # [B|1, Q, K]
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=distances.device)
         return -slopes.view(1, -1, 1, 1) * distances[:, None]
-
-
-def alibi_slopes(num_heads: int) -> list[float]:
-    """Slopes of ALiBi's heads: geometric from 2^(-8/n) to 2^-8 for n heads, a power of two.
-
-    For any other number, those of the next smaller power of two, then every other one of the next larger.
-
-    >>> alibi_slopes(3)
-    [0.0625, 0.00390625, 0.25]
-    """
-    power = 2 ** math.floor(math.log2(num_heads))
-    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-    extra_slopes = [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
-    return slopes + extra_slopes[: num_heads - power]
 
 
 class RelativeBias(Positions):

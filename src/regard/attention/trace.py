@@ -21,6 +21,7 @@ from regard.attention.sites import check_heads, parse_heads, site_layer, unknown
 from regard.errors import UsageError, nearest
 
 STORES = ("weights", "queries", "entropy", "qkv")
+QUERIES_PER_CHUNK = 256  # queries whose weights exist at the same time, while a trace captures them
 INT16_LEVELS = 32_000  # int16 values on either side of zero
 Float32Array = NDArray[np.float32]
 FloatArray = NDArray[np.floating[Any]]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.engine.capture import RowHeads, RowMask, store_call
 from regard.engine.description import describe_model, model_shape
 from regard.engine.layout import PRECISIONS, Array, Model, array_specs
 from regard.engine.library import CODES, CArray, Library, load_library, pointer, select_instruction_set
+from regard.engine.sites import AttentionOptions, SiteArrays, engine_sites, group_sites, traced_sites
 from regard.errors import ConfigError, UsageError, nearest
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -29,13 +32,20 @@ class EngineModel:
         check_precision(precision)
         self.library: Library = load_library()
         shape = model_shape(config, precision)
-        self.hidden_size = describe_model(config).hidden_size
+        description = describe_model(config)
+        self.hidden_size = description.hidden_size
         self.vocab_size = int(shape.target_vocab_size)  # of generated tokens; 0 for an encoder
         self.precision = precision
         self.instruction_set = select_instruction_set(instructions)
         self.arrays = list(arrays)  # kept alive: the library reads them in place
         # An encoder's head has no slot: `regard_linear` computes it separately.
         specs = [spec for spec in array_specs(config, precision) if spec.slot]
+        bias_tables: dict[str, dict[int, NDArray[np.float32]]] = {"encoder": {}, "decoder": {}}
+        for spec, array in zip(specs, self.arrays, strict=True):
+            side, _, name = spec.slot.partition("_")
+            if name == "relative_bias":
+                bias_tables[side][spec.layer] = array
+        self.sites = engine_sites(description, bias_tables)
         entries = [
             CArray(
                 slot=CODES["slot"][spec.slot],
@@ -56,10 +66,17 @@ class EngineModel:
             self.library.handle.regard_model_free(self.handle)
             self.handle = 0
 
+    def attention_sites(self) -> dict[str, int]:
+        """Attention sites of the model, first layer first, with their number of heads."""
+        return {site.name: site.num_heads for site in self.sites}
+
     def run_encoder(
         self, source: Tokens, token_types: Ids | None = None, pooling: Sequence[str] = (), threads: int = 1
     ) -> NDArray[np.float32]:
-        """Hidden states of all tokens [tokens, hidden], or the poolings of each text [texts, hidden · poolings]."""
+        """Hidden states of all tokens [tokens, hidden], or the poolings of each text [texts, hidden · poolings].
+
+        An active trace captures attention beside it, an active intervention ablates heads.
+        """
         ids, offsets = contiguous_ids(source)
         if token_types is not None:
             token_types = np.ascontiguousarray(token_types, dtype=np.int32)
@@ -70,19 +87,42 @@ class EngineModel:
             output = np.empty((len(source), self.hidden_size * len(pooling)), np.float32)
         else:
             output = np.empty((len(ids), self.hidden_size), np.float32)
-        self.library.call(
-            self.library.handle.regard_encode,
-            self.handle,
-            pointer(ids),
-            None if token_types is None else pointer(token_types),
-            pointer(offsets),
-            len(source),
-            pointer(pooling_codes),
-            len(pooling_codes),
-            threads,
-            pointer(output),
-        )
+        sites = [site for site in self.sites if site.kind == "encoder_self"]
+        for group in group_sites(traced_sites(sites), len(ids)):
+            captures = [SiteArrays(site, len(ids), len(ids)) for site in group]
+            options = AttentionOptions(sites, captures)
+            self.library.call(
+                self.library.handle.regard_encode,
+                self.handle,
+                pointer(ids),
+                None if token_types is None else pointer(token_types),
+                pointer(offsets),
+                len(source),
+                pointer(pooling_codes),
+                len(pooling_codes),
+                threads,
+                options.argument,
+                pointer(output),
+            )
+            store_encoder_captures(captures, offsets)
         return output
+
+
+def store_encoder_captures(captures: Sequence[SiteArrays], offsets: Ids) -> None:
+    """Give active traces what was captured of packed texts, each of which attends to itself."""
+    masks: dict[int, RowMask] = {}  # by window: layers share them
+    ranges = [slice(start, stop) for start, stop in itertools.pairwise(offsets.tolist())]
+    for capture in captures:
+        window = capture.site.settings.window
+        if window not in masks:
+            masks[window] = RowMask(
+                [(text.stop - text.start, text.stop - text.start, 0) for text in ranges], window=window
+            )
+        rows = [
+            RowHeads(capture.query[text], capture.key[text], None if capture.value is None else capture.value[text])
+            for text in ranges
+        ]
+        store_call(capture.site, rows, masks[window])
 
 
 def contiguous_ids(source: Tokens) -> tuple[Ids, Ids]:
@@ -130,7 +170,9 @@ class EngineDecoder(EngineModel):
     def start_state(self, ids: Ids, offsets: Ids) -> EngineState:
         """State after prefilling packed texts, one row for each."""
         rows = len(offsets) - 1
-        handle = self.library.call(self.library.handle.regard_start, self.handle, pointer(ids), pointer(offsets), rows)
+        handle = self.library.call(
+            self.library.handle.regard_start, self.handle, pointer(ids), pointer(offsets), rows, None
+        )
         return EngineState(self, handle, rows)
 
     def run_step(
@@ -155,6 +197,7 @@ class EngineDecoder(EngineModel):
             pointer(logprobs),
             None if targets is None else pointer(targets),
             pointer(target_logprobs),
+            None,
         )
         if k:
             return Candidates(ids, logprobs, target_logprobs), target_logprobs

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.attention.trace import is_tracing
 from regard.config.models import BertConfig
 from regard.engine import layout
 from regard.engine.base import EngineModel, check_precision
@@ -77,6 +78,8 @@ class EncoderEngine(EngineModel):
 
     def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:  # [texts, hidden · poolings]
         """Embedding of each text: mean or maximum of its hidden states, or the first one."""
+        if is_tracing():  # captured rows are in the order of the texts
+            return self._encode(tokens, None, pooling)
         order = fill_batches(tokens.lengths.tolist())
         ordered = Tokens.from_rows([tokens.row(index) for index in order])
         if tokens.token_types is not None:

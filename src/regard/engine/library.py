@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 6  # of `regard_engine.h`, whose names this module mirrors
+ABI_VERSION = 7  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
@@ -31,14 +31,17 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result t
     "regard_pack_weights": (_Int, (_Pointer, _Long, _Long, _Int, _Pointer, _Pointer, _Pointer)),
     "regard_model_new": (_Pointer, (_Pointer, _Pointer, _Long, _Text, *_Error)),
     "regard_model_free": (None, (_Pointer,)),
-    "regard_start": (_Pointer, (_Pointer, _Pointer, _Pointer, _Long, *_Error)),
+    "regard_start": (_Pointer, (_Pointer, _Pointer, _Pointer, _Long, _Pointer, *_Error)),
     "regard_state_free": (None, (_Pointer,)),
-    "regard_step": (_Int, (_Pointer, _Pointer, _Long, _Long, _Pointer, _Pointer, _Pointer, _Pointer, *_Error)),
+    "regard_step": (
+        _Int,
+        (_Pointer, _Pointer, _Long, _Long, _Pointer, _Pointer, _Pointer, _Pointer, _Pointer, *_Error),
+    ),
     "regard_select_rows": (_Int, (_Pointer, _Pointer, _Long, *_Error)),
-    "regard_search": (_Int, (_Pointer, _Pointer, _Pointer, _Long, _Pointer, _Pointer, *_Error)),
+    "regard_search": (_Int, (_Pointer, _Pointer, _Pointer, _Long, _Pointer, _Pointer, _Pointer, *_Error)),
     "regard_encode": (
         _Int,
-        (_Pointer, _Pointer, _Pointer, _Pointer, _Long, _Pointer, _Long, _Long, _Pointer, *_Error),
+        (_Pointer, _Pointer, _Pointer, _Pointer, _Long, _Pointer, _Long, _Long, _Pointer, _Pointer, *_Error),
     ),
     "regard_linear": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Int, _Pointer, *_Error)),
     "regard_integer_sums": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Pointer)),
@@ -52,6 +55,7 @@ CODES: dict[str, dict[str, int]] = {
     "norm_placement": {"pre": 0, "post": 1, "both": 2, "none": 3},
     "activation": {"identity": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "quick_gelu": 6},
     "pooling": {"mean": 0, "cls": 1, "max": 2},
+    "site": {"encoder_self": 0, "decoder_self": 1, "decoder_cross": 2},
     "slot": {
         "source_embedding": 0,
         "target_embedding": 1,
@@ -171,6 +175,39 @@ class CArray(ctypes.Structure):
         ("layer", _Long),
         ("data", _Pointer),
         ("num_bytes", _Long),
+    )
+
+
+class CCapture(ctypes.Structure):
+    """`regard_capture`: arrays that receive queries, keys and values of one site and layer."""
+
+    _fields_ = (
+        ("site", _Int),
+        ("layer", _Long),
+        ("query", _Pointer),
+        ("key", _Pointer),
+        ("value", _Pointer),
+    )
+
+
+class CAblation(ctypes.Structure):
+    """`regard_ablation`: heads of one site and layer whose output is zero."""
+
+    _fields_ = (
+        ("site", _Int),
+        ("layer", _Long),
+        ("heads", _Pointer),
+    )
+
+
+class CAttentionOptions(ctypes.Structure):
+    """`regard_attention_options`: what one call captures and ablates."""
+
+    _fields_ = (
+        ("captures", _Pointer),
+        ("num_captures", _Long),
+        ("ablations", _Pointer),
+        ("num_ablations", _Long),
     )
 
 

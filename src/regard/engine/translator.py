@@ -120,6 +120,7 @@ class TranslatorEngine(EngineDecoder):
             len(source),
             ctypes.byref(request),
             ctypes.byref(results.pointers()),
+            None,
         )
         return [results.hypotheses(row) for row in range(len(source))]
 
