@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.capture import QUERIES_PER_CHUNK
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.trace import CapturedWeights, Trace, trace
+from regard.attention.trace import QUERIES_PER_CHUNK, CapturedWeights, Trace, trace
 from regard.errors import UsageError
 from regard.models.base import Model
 from regard.nn.multihead import MultiHeadAttention
