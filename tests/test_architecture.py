@@ -25,7 +25,7 @@ LAYERS = {
     "errors": -3,
     "registry": -2,
     "components": -1, "plugins": -1,
-    "config": 0, "metric_table": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0,
+    "config": 0, "metric_table": 0, "packed_tokens": 0, "hardware": 0, "formatting": 0, "cancellation": 0,
     "text": 1, "attention": 1, "backends": 1,
     "data": 2, "models.layers": 2,
     "models": 3,
@@ -41,7 +41,8 @@ TEXT_PARTS = {"text", "data"}  # these and the tensor parts do not import each o
 TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
     *("config", "errors", "registry", "components", "plugins", "metric_table", "formatting", "packed_tokens"),
-    *("backends", "text", "data", "decoding", "search", "engine", "engine.folder", "engine.backend", "view", "cli"),
+    *("backends", "cancellation", "text", "data", "decoding", "search", "engine", "engine.folder", "engine.backend"),
+    *("view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define REGARD_ABI_VERSION 7 /* raised whenever a caller must change */
+#define REGARD_ABI_VERSION 8 /* raised whenever a caller must change */
 
 enum regard_precision {
   REGARD_PRECISION_FLOAT32 = 0,
@@ -264,6 +264,7 @@ typedef struct {
   int64_t num_always_allowed;
   const int32_t* lexicon_offsets; /* [source_vocab_size + 1] */
   const int32_t* lexicon; /* [lexicon_offsets[source_vocab_size]]: target tokens shortlisted by each source token */
+  const int32_t* cancelled; /* read before each step: not 0 ends the search with an error; null: never */
 } regard_search_request;
 
 /* Arrays are [num_texts, nbest]; a missing hypothesis has length -1. */

@@ -157,6 +157,7 @@ int32_t regard_search(const regard_model* model, const int32_t* ids, const int32
         .forbidden = request->forbidden,
         .num_forbidden = request->num_forbidden,
         .lexicon = lexicon,
+        .cancelled = request->cancelled,
     };
     const auto texts = regard::search(*model->model, source, search_request, options);
     const int32_t max_length = *std::max_element(request->max_lengths, request->max_lengths + num_texts);

@@ -64,6 +64,8 @@ class BeamSearch {
  private:
   // Appends the last token of each beam and finds its k likeliest continuations.
   void step() {
+    if (request_.cancelled && __atomic_load_n(request_.cancelled, __ATOMIC_RELAXED))
+      throw std::runtime_error("the search was cancelled");
     const int64_t num_rows = std::ssize(beams_);
     tokens_.clear();
     for (const Beam& beam : beams_)

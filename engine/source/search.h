@@ -15,6 +15,7 @@ struct SearchRequest {
   const int32_t* forbidden;
   int64_t num_forbidden;
   Lexicon lexicon;
+  const int32_t* cancelled;  // another thread sets it to end the search; may be null
 };
 
 struct Hypothesis {

@@ -1,6 +1,7 @@
 """The exceptions that Regard raises on purpose.
 
     RegardError              exit 1   a failure that is not the user's fault
+    ├── CancelledError       exit 1   nobody waits for the result any more
     ├── DiskError            exit 1   a write failed: full or failing disk
     ├── TrainingError        exit 1   training cannot continue (non-finite loss, out of memory)
     └── UsageError           exit 2   wrong input or options; the message says what to do
@@ -21,6 +22,10 @@ class RegardError(Exception):
     """Base class of Regard's exceptions; `exit_code` is the exit status of the command line."""
 
     exit_code = 1
+
+
+class CancelledError(RegardError):
+    """The work was cancelled before its end."""
 
 
 class DiskError(RegardError):

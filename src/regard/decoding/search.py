@@ -36,6 +36,7 @@ from typing import Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.cancellation import check_cancelled
 from regard.config.inference import DecodingConfig
 from regard.decoding.beams import Beams, BeamTree, Continuations, Lanes, Values, select_continuations, top_k_columns
 from regard.decoding.constraints import ForcedPhrases
@@ -203,6 +204,7 @@ class _Search(Generic[S]):
         beams = self._initial_beams()
         last_tokens = np.full(len(beams), self.generator.bos_id, np.int32)
         while True:
+            check_cancelled()
             candidates, state = self.generator.step(last_tokens, state, self._num_candidates(beams))
             self._add_coverage(beams, state)
             beams, parents = self._advance(beams, candidates)

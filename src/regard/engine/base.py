@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.cancellation import check_cancelled
 from regard.engine.capture import RowHeads, RowMask, store_call
 from regard.engine.description import describe_model, model_shape
 from regard.engine.layout import PRECISIONS, Array, Model, array_specs
@@ -77,6 +78,7 @@ class EngineModel:
 
         An active trace captures attention beside it, an active intervention ablates heads.
         """
+        check_cancelled()
         ids, offsets = contiguous_ids(source)
         if token_types is not None:
             token_types = np.ascontiguousarray(token_types, dtype=np.int32)

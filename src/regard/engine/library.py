@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 7  # of `regard_engine.h`, whose names this module mirrors
+ABI_VERSION = 8  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
@@ -226,6 +226,7 @@ class CSearchRequest(ctypes.Structure):
         ("num_always_allowed", _Long),
         ("lexicon_offsets", _Pointer),
         ("lexicon", _Pointer),
+        ("cancelled", _Pointer),
     )
 
 

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.cancellation import active_cancellation, check_cancelled
 from regard.config.models import TransformerConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids
 from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
+from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
@@ -111,17 +113,24 @@ class TranslatorEngine(EngineDecoder):
             request.num_always_allowed = len(self.shortlist.always_allowed)
             request.lexicon_offsets = pointer(self.shortlist.offsets)
             request.lexicon = pointer(self.shortlist.lexicon)
+        cancellation = active_cancellation()
+        if cancellation is not None:
+            request.cancelled = cancellation.address
         results = _SearchResults(len(source), nbest, max_length)
-        self.library.call(
-            self.library.handle.regard_search,
-            self.handle,
-            pointer(ids),
-            pointer(offsets),
-            len(source),
-            ctypes.byref(request),
-            ctypes.byref(results.pointers()),
-            None,
-        )
+        try:
+            self.library.call(
+                self.library.handle.regard_search,
+                self.handle,
+                pointer(ids),
+                pointer(offsets),
+                len(source),
+                ctypes.byref(request),
+                ctypes.byref(results.pointers()),
+                None,
+            )
+        except UsageError:
+            check_cancelled()
+            raise
         return [results.hypotheses(row) for row in range(len(source))]
 
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:

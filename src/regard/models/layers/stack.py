@@ -12,6 +12,7 @@ from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
+from regard.cancellation import check_cancelled
 from regard.config.block import BlockConfig
 from regard.models.layers.block import FeedForward, LayerContext, TransformerBlock
 from regard.models.layers.layer_spec import LayerMask, LayerSpec, bind_masks
@@ -111,6 +112,7 @@ class TransformerStack(nn.Module):
         by_length = by_length and _has_long_runs(batch, layer_masks)
         last_layer = len(layer_masks) - 1
         for layer, (block, layer_mask) in enumerate(zip(self.layer_blocks, layer_masks, strict=True)):
+            check_cancelled()
             context = LayerContext(
                 batch,
                 layer_mask.mask,
