@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SCRIPTS = ("resume_after_kill", "synthetic_tasks")
+SCRIPTS = ("resume_after_kill", "synthetic_tasks", "busy_page")
 
 
 def main() -> None:

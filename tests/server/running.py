@@ -16,10 +16,10 @@ def running(app: Any) -> Iterator[int]:
     """Serve an app within the block; yields its port."""
     import uvicorn
 
-    from regard.server.serve import bind_loopback
+    from regard.server.serve import bind_loopback, server_config
 
     listener = bind_loopback(0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(server_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

@@ -23,6 +23,7 @@ from regard.server.store import RecordStore
 from regard.view.codec import to_root8
 from regard.view.record.record import Record
 from tests.scale import HANG_GUARD
+from tests.server.client import Client
 from tests.server.running import running
 from tests.view.samples import answered_record, whole_record
 
@@ -33,34 +34,6 @@ def run(task: str, text: str, options: Mapping[str, Any]) -> Record:
     if text == "bad":
         raise UsageError("this text is refused")
     return whole_record(text, "neu", id="new", provenance={"off": options.get("off", [])})
-
-
-HttpResponse = tuple[int, dict[str, str], bytes]  # status, headers, body
-
-
-class Client:
-    """HTTP client of the server, with or without its cookie."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.cookie = ""
-
-    def request(self, path: str, method: str = "GET", body: object = None, **headers: str) -> HttpResponse:
-        all_headers = {"Host": f"127.0.0.1:{self.port}"}
-        if self.cookie:
-            all_headers["Cookie"] = self.cookie
-        all_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-        if body is not None:
-            all_headers.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_GUARD)
-        connection.request(method, path, body, all_headers)
-        response = connection.getresponse()
-        response_headers = {name.lower(): value for name, value in response.getheaders()}
-        content = response.read()
-        connection.close()
-        return response.status, response_headers, content
 
 
 @pytest.fixture(scope="module")
@@ -214,13 +187,14 @@ def test_a_large_body_of_unknown_length_is_refused(client: Client) -> None:
     connection.close()
 
 
-def test_an_incomplete_body_times_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [b"", b'{"task": '], ids=["nothing", "a part"])
+def test_an_incomplete_body_times_out(client: Client, monkeypatch: pytest.MonkeyPatch, part: bytes) -> None:
     monkeypatch.setattr("regard.server.guard.BODY_SECONDS", 0.05)
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=HANG_GUARD)
     connection.putrequest("POST", "/run")
-    for name, value in (("Cookie", client.cookie), ("Content-Type", "application/json"), ("Content-Length", "99")):
+    for name, value in (("Cookie", client.cookie), ("Content-Type", "application/json"), ("Content-Length", "1000")):
         connection.putheader(name, value)
-    connection.endheaders(b'{"task": ')
+    connection.endheaders(part)
     response = connection.getresponse()
     assert response.status == 408 and b"did not arrive within" in response.read()
     connection.close()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import reduce
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +21,13 @@ from regard.view.selection import AxisUnit
 
 try:
     from fastapi import FastAPI, Request, Response
-    from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+    from fastapi.responses import HTMLResponse, RedirectResponse
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
 
     from regard.server.guard import BODY_SECONDS, Guard
-    from regard.server.requests import Run, RunRequest, read_request
+    from regard.server.model_queue import ModelQueue, RunResponse
+    from regard.server.requests import Run, read_request
 except ModuleNotFoundError as missing:
     raise UsageError(
         f"a served page needs {missing.name}: pip install 'regard[serve]'; or write the page to a file"
@@ -35,7 +35,6 @@ except ModuleNotFoundError as missing:
 
 MAX_WEIGHTS = 4 * 2**20  # of one matrix
 MAX_ROLLOUT_TOKENS = 1024
-QUEUE_SECONDS = 30.0  # that a request waits for the model
 TITLE = "Regard"
 Stored = TypeVar("Stored")
 
@@ -151,33 +150,11 @@ def _add_figures(app: FastAPI, store: RecordStore) -> None:
 
 
 def _add_runs(app: FastAPI, store: RecordStore, run: Run, tasks: Collection[str]) -> None:
-    model_lock = Lock()
-
-    def stream_run(request: RunRequest) -> Iterator[bytes]:
-        """Yield the progress of one run as lines of JSON."""
-        if not model_lock.acquire(timeout=QUEUE_SECONDS):
-            yield _json_line(error="the model is busy with other texts: try again in a moment")
-            return
-        try:
-            yield _json_line(state="running")
-            options = request.options.model_dump(exclude_unset=True)
-            record = store.add(run(request.task, request.text, options))
-            store.json_bytes(record.id)
-            for step in record.steps:
-                yield _json_line(step=step.to_dict())
-            yield _json_line(id=record.id)
-        except RegardError as error:
-            yield _json_line(error=str(error))
-        except Exception as error:  # a response that has begun must not end without a message
-            yield _json_line(error=f"the model failed on this text: {type(error).__name__}")
-            raise
-        finally:
-            model_lock.release()
+    queue = ModelQueue(run, store)
 
     @app.post("/run")
     async def _run(request: Request) -> Response:
-        run_request = read_request(await request.body(), tasks)
-        return StreamingResponse(stream_run(run_request), media_type="application/x-ndjson")
+        return RunResponse(queue, read_request(await request.body(), tasks))
 
 
 def _get_or_404(get: Callable[[str], Stored], name: str) -> Stored:
@@ -194,7 +171,3 @@ def _json(content: object, status: int = 200) -> Response:
 
 def _bytes(weights: Weights) -> Response:
     return Response(np.ascontiguousarray(to_root8(weights)).tobytes(), media_type="application/octet-stream")
-
-
-def _json_line(**fields: Any) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"

@@ -26,6 +26,7 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16_384  # of all headers
 MAX_ADDRESS_BYTES = 4_096  # of a path and its query
 BODY_SECONDS = 10.0  # in which a request must have arrived
+MAX_REQUESTS = 64  # answered at a time
 _STARLETTE_REFUSALS = {
     400: f"the request names another host: this page answers to {', '.join(HOSTS)} only",
     413: f"the request is too large: at most {MAX_BODY} bytes",
@@ -41,6 +42,7 @@ class Guard:
     policy: str
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     is_token_used: bool = False
+    num_requests: int = 0  # that the app is answering
 
     def __post_init__(self) -> None:
         body_limit = RequestBodyLimitMiddleware(self._admit, max_body_size=MAX_BODY)
@@ -75,7 +77,14 @@ class Guard:
         if not self._has_cookie(scope):
             await _send_error(send, 403, "open this page once with the address that was printed at its start")
             return
-        await self.app(scope, receive, send)
+        if self.num_requests >= MAX_REQUESTS:
+            await _send_error(send, 503, f"{MAX_REQUESTS} requests are being answered: try again in a moment", wait=1)
+            return
+        self.num_requests += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.num_requests -= 1
 
     def _has_cookie(self, scope: Scope) -> bool:
         jar: SimpleCookie = SimpleCookie()
@@ -179,8 +188,11 @@ def _limit_time(receive: Receive) -> Receive:
     return wrapped_receive
 
 
-async def _send_error(send: Send, status: int, error: str) -> None:
+async def _send_error(send: Send, status: int, error: str, wait: int = 0) -> None:
+    """Send an error; with `wait`, the seconds after which the client may try again."""
     body = json.dumps({"error": error}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if wait:
+        headers.append((b"retry-after", str(wait).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

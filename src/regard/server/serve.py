@@ -13,11 +13,13 @@ from regard.server.store import RecordStore
 from regard.view.record.record import Record
 
 if TYPE_CHECKING:
+    import uvicorn
+
+    from regard.server.guard import Guard
     from regard.server.requests import Run
 
 
 LOOPBACK = "127.0.0.1"
-MAX_CONNECTIONS = 256
 BROWSER_DELAY = 0.3  # seconds until the server answers
 
 
@@ -51,18 +53,26 @@ def serve(
     app = create_app(store, run, title=title or TITLE, tasks=tasks, is_live=live)
     listener = bind_loopback(port)
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/newest?token={app.token}"
-    config = uvicorn.Config(
-        app, log_level="error", access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=2, timeout_keep_alive=10, h11_max_incomplete_event_size=32_768, proxy_headers=False,
-        ws="none", http="h11",
-    )  # fmt: skip
+    listener.listen()  # whoever reads the address may connect at once
     notify(address)
     if open_browser:
         timer = Timer(BROWSER_DELAY, webbrowser.open, [address])
         timer.daemon = True
         timer.start()
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(server_config(app)).run(sockets=[listener])
+
+
+def server_config(app: Guard) -> uvicorn.Config:
+    """Settings of the web server, with limits on connections, times and sizes."""
+    import uvicorn
+
+    from regard.server.connections import protocol_class
+
+    return uvicorn.Config(
+        app, http=protocol_class(), log_level="error", access_log=False, server_header=False,
+        timeout_graceful_shutdown=2, h11_max_incomplete_event_size=32_768, proxy_headers=False, ws="none",
+    )  # fmt: skip
 
 
 def bind_loopback(port: int) -> socket.socket:

@@ -9,8 +9,17 @@ const fetchedRecords = new Map();
 
 export const recordPath = (id) => `/r/${encodeURIComponent(id)}`;
 
+const PATIENCE = 60_000; // milliseconds in which a request that a busy server refuses is repeated
+
+// Fetches from the server; while it is busy, again after as many seconds as it names.
 async function request(path, options) {
-  const response = await fetch(path, { credentials: "same-origin", ...options });
+  const deadline = Date.now() + PATIENCE;
+  let response = await fetch(path, { credentials: "same-origin", ...options });
+  while (response.headers.has("Retry-After") && Date.now() < deadline) {
+    const seconds = Number(response.headers.get("Retry-After"));
+    await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+    response = await fetch(path, { credentials: "same-origin", ...options });
+  }
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
   throw new Error(body.error || `the server answered ${response.status}`);
