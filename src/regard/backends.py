@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regard.models.bert import Bert
 
 Floats = NDArray[np.float32]
+PositionCodes = tuple[str, Floats]  # name of a positional scheme, codes [positions, width]
 ConfigT = TypeVar("ConfigT", covariant=True)
 GeneratorT = TypeVar("GeneratorT", covariant=True)
 ModelT = TypeVar("ModelT", covariant=True)
@@ -49,8 +50,21 @@ class EncoderBackend(Protocol):
         """Logits of the head, of texts or of tokens."""
         ...
 
+    def attention_sites(self) -> dict[str, int]:
+        """Attention sites of the model, first layer first, with their number of heads."""
+        ...
+
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Codes of the first positions; None where positions are neither embedded nor rotated."""
+        ...
+
+    @property
+    def backend_name(self) -> str:
+        """What computes the model, and in which precision: `engine int8`, `torch float32`."""
+        ...
+
     def torch_model(self) -> Bert:
-        """The model in torch, for gradients, parameters and attention sites; built on first use."""
+        """The model in torch, for gradients and parameters; built on first use."""
         ...
 
 

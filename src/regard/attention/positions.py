@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.alibi import alibi_slopes
@@ -278,6 +280,35 @@ def relative_buckets(offsets: Tensor, *, is_causal: bool, num_buckets: int, max_
     log_buckets = num_exact + (log_ratio * (num_buckets - num_exact)).long()
     log_buckets = log_buckets.clamp_max(num_buckets - 1)
     return first_bucket + torch.where(distances < num_exact, distances, log_buckets)
+
+
+@torch.no_grad()
+def position_codes(scheme: Positions, width: int, positions: range) -> tuple[str, NDArray[np.float32]] | None:
+    """Name of a scheme and its codes of some positions, [positions, width]; None if it neither embeds nor rotates.
+
+    Rotary positions have the cosines and sines that rotate a head of this width.
+
+    >>> position_codes(Rotary(), 2, range(1))
+    ('rotary', array([[1., 0.]], dtype=float32))
+    """
+    is_rotary = type(scheme).rotate is not Positions.rotate
+    if not is_rotary and type(scheme).embed is Positions.embed:
+        return None
+    if isinstance(scheme, Learned):
+        positions = positions[: max(0, len(scheme.weight) - positions.start)]
+    parameter = next(scheme.parameters(), None)
+    device = parameter.device if parameter is not None else torch.device("cpu")
+    indices = torch.arange(positions.start, positions.stop, device=device)
+    if is_rotary:
+        # rotating (1, 0) in each plane gives (cos, sin)
+        num_planes = width // 2
+        ones = torch.ones(len(positions), num_planes)
+        zeros = torch.zeros(len(positions), width - num_planes)
+        unit_vectors = torch.cat([ones, zeros], dim=1)
+        codes = scheme.rotate(unit_vectors[None, None].to(device), indices[None])[0, 0]
+    else:
+        codes = scheme.embed(torch.zeros(len(positions), width, device=device), indices)
+    return scheme_name(scheme), codes.float().cpu().numpy()
 
 
 NO_POSITIONS = Positions()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from regard.attention.intervention import active_intervention
 from regard.attention.trace import is_tracing
-from regard.backends import DecoderBackend, EncoderBackend, Floats
+from regard.backends import DecoderBackend, EncoderBackend, Floats, PositionCodes
 from regard.checkpoint.source import CausalSource, EncoderSource, ModelSource, PackedWeights, TranslatorSource
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.decoding.generator import Generator, ScoringGenerator
@@ -75,7 +75,7 @@ def needs_torch() -> bool:
 
 
 class HybridEncoder:
-    """An encoder in the engine, and in torch for traces and ablation (`EncoderBackend`)."""
+    """An encoder in the engine, and in torch for gradients (`EncoderBackend`)."""
 
     def __init__(self, engine: EncoderEngine, torch_model: Lazy[Bert]) -> None:
         self.engine = engine
@@ -87,22 +87,31 @@ class HybridEncoder:
 
     @property
     def makes_batches(self) -> bool:
-        return not needs_torch()
+        return self.engine.makes_batches
 
-    def _active(self) -> EncoderEngine | Bert:
-        return self._torch_model.get() if needs_torch() else self.engine
+    @property
+    def backend_name(self) -> str:
+        return self.engine.backend_name
 
     def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
         """Hidden states of all tokens."""
-        return self._active().encode(tokens, token_types)
+        return self.engine.encode(tokens, token_types)
 
     def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> Floats:
         """Embedding of each text."""
-        return self._active().embed_texts(tokens, pooling)
+        return self.engine.embed_texts(tokens, pooling)
 
     def logits(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
         """Logits of the head, of texts or of tokens."""
-        return self._active().logits(tokens, token_types)
+        return self.engine.logits(tokens, token_types)
+
+    def attention_sites(self) -> dict[str, int]:
+        """Attention sites of the model, first layer first, with their number of heads."""
+        return self.engine.attention_sites()
+
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Codes of the first positions; None where positions are neither embedded nor rotated."""
+        return self.engine.position_codes(count)
 
     def torch_model(self) -> Bert:
         """The encoder in torch, built on first use."""
@@ -203,9 +212,10 @@ class BackendOptions:
         return self._check_ablation(HybridTranslator(engine, self._lazy_torch(source, packed)))
 
     def _check_ablation(self, backend: HybridT) -> HybridT:
-        """With heads ablated, build the torch model now, so that wrong site names raise before any text is read."""
-        if active_intervention() is not None:
-            backend.torch_model()
+        """Raise for ablated heads that the model does not have, before any text is read."""
+        intervention = active_intervention()
+        if intervention is not None:
+            intervention.check(backend.engine.attention_sites())
         return backend
 
     def _uses_torch(self, sources: Sequence[ModelSource[Any]]) -> bool:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import PositionCodes
 from regard.cancellation import check_cancelled
 from regard.engine.capture import RowHeads, RowMask, store_call
 from regard.engine.description import describe_model, model_shape
 from regard.engine.layout import PRECISIONS, Array, Model, array_specs
 from regard.engine.library import CODES, CArray, Library, load_library, pointer, select_instruction_set
+from regard.engine.positions import position_codes, rotary_codes
 from regard.engine.sites import AttentionOptions, SiteArrays, engine_sites, group_sites, traced_sites
 from regard.errors import ConfigError, UsageError, nearest
 from regard.packed_tokens import Candidates, Ids, Tokens
@@ -41,12 +43,13 @@ class EngineModel:
         self.arrays = list(arrays)  # kept alive: the library reads them in place
         # An encoder's head has no slot: `regard_linear` computes it separately.
         specs = [spec for spec in array_specs(config, precision) if spec.slot]
-        bias_tables: dict[str, dict[int, NDArray[np.float32]]] = {"encoder": {}, "decoder": {}}
-        for spec, array in zip(specs, self.arrays, strict=True):
-            side, _, name = spec.slot.partition("_")
-            if name == "relative_bias":
-                bias_tables[side][spec.layer] = array
-        self.sites = engine_sites(description, bias_tables)
+        self.description = description
+        self.tables = {
+            (spec.slot, spec.layer): array
+            for spec, array in zip(specs, self.arrays, strict=True)
+            if spec.slot.endswith(("_positions", "_relative_bias"))
+        }  # learned positions and relative biases
+        self.sites = engine_sites(description, self.tables)
         entries = [
             CArray(
                 slot=CODES["slot"][spec.slot],
@@ -70,6 +73,22 @@ class EngineModel:
     def attention_sites(self) -> dict[str, int]:
         """Attention sites of the model, first layer first, with their number of heads."""
         return {site.name: site.num_heads for site in self.sites}
+
+    @property
+    def backend_name(self) -> str:
+        """What computes the model, and in which precision."""
+        return f"engine {self.precision}"
+
+    def position_codes(self, count: int, side: str = "source") -> PositionCodes | None:
+        """Codes of the first positions: of the embeddings of a side, or of a head with rotary positions."""
+        model = self.description
+        stack = model.encoder if side == "source" else model.decoder
+        assert stack is not None
+        offset = model.position_offset if side == "source" else 0
+        width = (model.embedding_size if side == "source" else 0) or self.hidden_size
+        table = self.tables.get((f"{side}_positions", 0), np.zeros((0, width), np.float32))
+        codes = position_codes(model.positions, table, range(offset, offset + count))
+        return rotary_codes(stack, range(count)) if codes is None else codes
 
     def run_encoder(
         self, source: Tokens, token_types: Ids | None = None, pooling: Sequence[str] = (), threads: int = 1

@@ -70,7 +70,12 @@ class EncoderEngine(EngineModel):
         _check_supported(config)
         return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
-    # ---- interface of `models.bert.Bert`
+    # ---- interface of `backends.EncoderBackend`
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether `embed_texts` divides texts into batches; a traced batch is the caller's, which bounds its memory."""
+        return not is_tracing()
 
     def encode(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [tokens, hidden]
         """Hidden states of all tokens; `token_types` defaults to those of the batch."""

@@ -53,19 +53,22 @@ class EngineSite:
         return self.block.attention_scale or 1 / math.sqrt(self.block.key_dim)
 
 
-def engine_sites(model: ModelDescription, bias_tables: Mapping[str, Mapping[int, Float32Array]]) -> list[EngineSite]:
-    """Attention sites of a model, first layer first; `bias_tables`: relative biases of each stack, by their index."""
+def engine_sites(model: ModelDescription, tables: Mapping[tuple[str, int], Float32Array]) -> list[EngineSite]:
+    """Attention sites of a model, first layer first; `tables` has relative biases by slot and index."""
     sites = []
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:
-            sites += _stack_sites(side, stack, bias_tables.get(side, {}))
+            sites += _stack_sites(side, stack, tables)
     return sites
 
 
-def _stack_sites(side: str, stack: StackDescription, bias_tables: Mapping[int, Float32Array]) -> list[EngineSite]:
+def _stack_sites(
+    side: str, stack: StackDescription, tables: Mapping[tuple[str, int], Float32Array]
+) -> list[EngineSite]:
     sites = []
     for layer, settings in enumerate(stack.layers):
-        bias_table = bias_tables[settings.bias_table] if settings.positions == "relative" else None
+        is_relative = settings.positions == "relative"
+        bias_table = tables[f"{side}_relative_bias", settings.bias_table] if is_relative else None
         sites.append(
             EngineSite(
                 f"{side}.{layer}.self",

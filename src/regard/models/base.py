@@ -65,6 +65,12 @@ class Model(nn.Module):
             if isinstance(module, SelfAttention | CrossAttention)
         }
 
+    @property
+    def backend_name(self) -> str:
+        """What computes the model, and in which precision (`backends`)."""
+        dtype = next(self.parameters()).dtype
+        return f"torch {'bf16' if dtype == torch.bfloat16 else str(dtype).removeprefix('torch.')}"
+
     def torch_model(self) -> Self:
         """The model itself, which computes in torch (`backends`)."""
         return self

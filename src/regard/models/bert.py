@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.multihead import SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
-from regard.attention.positions import NO_POSITIONS, Learned, Positions, Rotary, sinusoids
+from regard.attention.positions import NO_POSITIONS, Learned, Positions, Rotary, position_codes, sinusoids
+from regard.backends import PositionCodes
 from regard.config.description import LayerDescription, bert_stack
 from regard.config.models import BertConfig
 from regard.errors import UsageError
@@ -157,12 +158,13 @@ class Bert(Packable):
             )
         return LayerSpec(layer.block, self.global_positions, sparsity=sparsity)
 
-    @property
-    def position_scheme(self) -> tuple[Positions, int]:
-        """Positional scheme and its width: that of the embeddings, or of a head with rotary positions."""
-        if self.config.positions == "rotary":
-            return self.global_positions, self.config.hidden_size // self.config.stack.num_heads
-        return self.position_embedding, self.config.embedding_dim
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Codes of the first positions: of the embeddings, or of a head with rotary positions."""
+        config = self.config
+        if config.positions == "rotary":
+            return position_codes(self.global_positions, config.hidden_size // config.stack.num_heads, range(count))
+        offset = config.position_offset
+        return position_codes(self.position_embedding, config.embedding_dim, range(offset, offset + count))
 
     # heads: hidden states → logits; `config.head` determines which of them a model has
     def pool(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:

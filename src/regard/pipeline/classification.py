@@ -122,7 +122,7 @@ class EncoderClassifier:
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text, or pair of texts; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, pair, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"prediction": probabilities})
 
 

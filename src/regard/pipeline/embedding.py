@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.attention.trace import is_tracing
 from regard.backends import EncoderBackend
 from regard.checkpoint.hf.sentence_transformers import SentenceTransformersConfig
 from regard.config.inference import EmbeddingConfig, RecordConfig
@@ -105,7 +106,7 @@ class EmbeddingPipeline(PicklablePipeline):
         if num_texts > 1:
             omissions = (Omission(f"{num_texts:,} texts were embedded", "all but the first"),)
         row = encode_row(self.special_tokens, first_text[0], max_length=max_length)
-        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"omissions": omissions})
 
     def __call__(self, text: str) -> Vectors:
@@ -131,7 +132,9 @@ class EmbeddingPipeline(PicklablePipeline):
         def embed_batch(indices: NDArray[np.int64]) -> Vectors:
             return self.model.embed_texts(_select_sequences(tokens, indices), pooling)
 
-        for indices, batch_vectors in zip(batches, self.workers.map(embed_batch, batches), strict=True):
+        # batches of a trace are captured in order, and never several at a time
+        results = map(embed_batch, batches) if is_tracing() else self.workers.map(embed_batch, batches)
+        for indices, batch_vectors in zip(batches, results, strict=True):
             vectors[indices] = batch_vectors
         return vectors
 

@@ -162,14 +162,13 @@ class QuestionAnsweringPipeline(PicklablePipeline):
             )
             return {"prediction": probabilities}
 
-        model = self.model.torch_model()
-        recorder = EncoderRecorder(model, self.special_tokens)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(
             row,
             config,
             task=TASK,
             title=question,
-            run_model=model.logits,
+            run_model=self.model.logits,
             extra_parts=build_probabilities,
         )
 

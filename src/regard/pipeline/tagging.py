@@ -103,7 +103,7 @@ class EncoderTagger:
     ) -> Record:
         """Record the attention over one text; of a long text, over its first window."""
         row = encode_row(self.special_tokens, text, max_length=self.max_length)
-        recorder = EncoderRecorder(self.model.torch_model(), self.special_tokens)
+        recorder = EncoderRecorder(self.model, self.special_tokens)
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 

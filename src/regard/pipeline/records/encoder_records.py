@@ -10,15 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.attention.sites import site_kind
+from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
-from regard.models.bert import Bert
 from regard.models.layers.pooling import POOLING_SITE
 from regard.models.text_classifier import TextClassifierModel
 from regard.packed_tokens import Tokens
-from regard.pipeline.records.trace_records import Axes, capture_text, collect_attention, collect_qkv, position_codes
+from regard.pipeline.records.trace_records import (
+    MAX_POSITION_CODES,
+    Axes,
+    capture_text,
+    collect_attention,
+    collect_qkv,
+)
 from regard.text.special_tokens import EncodedInput, SpecialTokens, truncate_pair
 from regard.view.record.attention import AttentionRecord
-from regard.view.record.parts import HeadQKV, Omission
+from regard.view.record.parts import HeadQKV, Omission, PositionEncodings
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
@@ -144,7 +150,7 @@ def _list_omissions(counts: Sequence[int], starts: Sequence[int], lengths: Seque
 class EncoderRecorder:
     """Records the attention of an encoder over a row."""
 
-    model: Bert
+    model: EncoderBackend
     special_tokens: SpecialTokens
 
     def record(
@@ -167,14 +173,13 @@ class EncoderRecorder:
         with capture_text(config, sites, length, length) as captured:
             output = run_model(row.tokens)
         parts = dict(extra_parts(output)) if extra_parts is not None else {}
-        scheme, code_size = self.model.position_scheme
-        offset = self.model.config.position_offset
+        codes = self.model.position_codes(min(max(length, 32), MAX_POSITION_CODES))
         return Record(
             title or row.text.text,
             {"source": row.text, **parts.pop("texts", {})},
             collect_attention([captured.trace], ENCODER_AXES),
             task=task,
-            positions=position_codes(scheme, code_size, count=max(length, 32), offset=offset),
+            positions=None if codes is None else PositionEncodings(*codes),
             qkv=collect_qkv(captured),
             omissions=(*row.truncated, *parts.pop("omissions", ())),
             **parts,

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from regard.attention.positions import Learned, Positions, scheme_name
 from regard.attention.sites import check_heads, site_kind, site_layer, unknown_site_message
 from regard.attention.trace import SiteTrace, Trace, trace
 from regard.config.inference import MAX_STORED_BYTES, RecordConfig
@@ -21,6 +20,9 @@ from regard.errors import UsageError
 from regard.view.codec import Weights
 from regard.view.record.attention import AttentionRecord, LazyWeights
 from regard.view.record.parts import DecodingStep, HeadQKV, PositionEncodings, Ranking
+
+if TYPE_CHECKING:
+    from regard.attention.positions import Positions
 
 MAX_POSITION_CODES = 128  # positions whose codes a record holds
 ToSubwords = Callable[[Sequence[int]], list[str]]
@@ -187,30 +189,12 @@ def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
     return tuple(heads)
 
 
-@torch.no_grad()
 def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -> PositionEncodings | None:
-    """Codes of the first positions of a scheme, [positions, width]; None where it neither embeds nor rotates.
+    """Codes of the first positions of a torch scheme, [positions, width]; None where it neither embeds nor rotates."""
+    from regard.attention.positions import position_codes as torch_codes
 
-    Rotary positions are shown as the cosines and sines that rotate a head of this width.
-    """
-    is_rotary = type(scheme).rotate is not Positions.rotate
-    if not is_rotary and type(scheme).embed is Positions.embed:
-        return None
-    if isinstance(scheme, Learned):
-        count = min(count, len(scheme.weight) - offset)
-    parameter = next(scheme.parameters(), None)
-    device = parameter.device if parameter is not None else torch.device("cpu")
-    positions = torch.arange(offset, offset + min(count, MAX_POSITION_CODES), device=device)
-    if is_rotary:
-        # rotating (1, 0) in each plane gives (cos, sin)
-        num_planes = width // 2
-        ones = torch.ones(len(positions), num_planes)
-        zeros = torch.zeros(len(positions), width - num_planes)
-        unit_vectors = torch.cat([ones, zeros], dim=1)
-        codes = scheme.rotate(unit_vectors[None, None].to(device), positions[None])[0, 0]
-    else:
-        codes = scheme.embed(torch.zeros(len(positions), width, device=device), positions)
-    return PositionEncodings(scheme_name(scheme), codes.float().cpu().numpy())
+    codes = torch_codes(scheme, width, range(offset, offset + min(count, MAX_POSITION_CODES)))
+    return None if codes is None else PositionEncodings(*codes)
 
 
 def decoding_steps(
