@@ -90,20 +90,20 @@ def test_statistics_equal_a_plain_count_however_rows_are_batched() -> None:
 @pytest.mark.parametrize(
     ("weights", "is_self", "name"),
     [
-        (np.eye(6, k=-1) + np.eye(6)[0] * np.eye(6)[:, :1], True, "previous"),
-        (np.eye(6, k=1), True, "next"),
-        (np.eye(6), True, "itself"),
+        (np.eye(6, k=-1) + np.eye(6)[0] * np.eye(6)[:, :1], True, "previous token"),
+        (np.eye(6, k=1), True, "next token"),
+        (np.eye(6), True, "same token"),
         (np.eye(6), False, "diagonal"),
-        (np.eye(6)[::-1], True, "same word"),
+        (np.eye(6)[::-1], True, "duplicate token"),
         (np.full((6, 6), 1 / 6), True, "broad"),
-        (np.eye(6)[[5] * 6], True, "special marks"),
-        (np.eye(6)[[2, 4, 0, 0, 1, 2]], True, "sharp"),
+        (np.eye(6)[[5] * 6], True, "special tokens"),
+        (np.eye(6)[[2, 4, 0, 0, 1, 2]], True, "peaked"),
     ],
 )
 def test_heads_have_descriptive_names(weights: np.ndarray, is_self: bool, name: str) -> None:
     ids = np.array([[4, 5, 6, 6, 5, 4]])
     special = np.zeros((1, 6), dtype=bool)
-    special[0, -1] = name == "special marks"
+    special[0, -1] = name == "special tokens"
     statistics = CorpusStatistics({"site": 1})
     statistics.add(
         "site",
@@ -300,6 +300,6 @@ def test_heads_of_real_weights_have_descriptive_names(tmp_path: Path) -> None:
             np.testing.assert_allclose(weights[0, :, 0].sum(-1), 1, atol=5e-3)
             statistics.add(site, weights, tokens)
     names = {name for _, name in statistics.heads().values()}
-    assert names & {"previous", "next", "special marks"}
+    assert names & {"previous token", "next token", "special tokens"}
     with ablate("encoder.0.self"), trace("encoder.5.self"):
         assert probe.score("change", np.arange(4)).value > 0.01

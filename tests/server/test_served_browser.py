@@ -74,20 +74,36 @@ def test_a_served_page_fetches_runs_and_compares(tab: Seen) -> None:
         tab.keys("4", "ArrowRight")
         tab.page.click(".bar-list li button >> nth=0")
         tab.page.wait_for_function("() => document.querySelector('.texts').innerText.includes('Antwort 2')")
-        assert REQUESTS[-1] == ("translate", "zwei Hunde", {"prefix": ["Antw", " other"]})
+        assert REQUESTS[-1] == ("translate", "zwei Hunde", {"target_prefix": ["Antw", " other"]})
         tab.settle()
         tab.page.locator("body").click(position={"x": 3, "y": 300})
         tab.keys("8")
         tab.page.click(".switches button >> nth=1")
         tab.page.click("text=Run without 1")
         tab.page.wait_for_function("() => document.querySelector('.stage').dataset.view === 'compare'")
-        assert REQUESTS[-1][2] == {"off": ["decoder.0.cross:1"]}
+        assert REQUESTS[-1][2] == {"ablate": ["decoder.0.cross:1"]}
 
         tab.open(f"{home}/r/long#view=flow")
         tab.page.wait_for_selector(".stage .heatmap")
         assert any("/flow/encoder.self" in url for url in tab.asked)
         tab.page.goto(home)
         assert "a long text" in tab.text("body")
+
+
+def test_the_address_has_no_query_before_the_weights_arrive(tab: Seen) -> None:
+    held: list[Any] = []
+    is_holding = True
+    tab.page.route("**/a/**", lambda route: held.append(route) if is_holding else route.continue_())
+    with running(create_app([whole_record()], token="once")) as port:
+        tab.page.goto(f"http://127.0.0.1:{port}/newest?token=once#view=matrix")
+        tab.page.wait_for_function("() => location.hash.includes('attention=')")
+        assert "&q=" not in tab.page.url
+        is_holding = False
+        for route in held:
+            route.continue_()
+        tab.page.wait_for_selector(".stage .heatmap")
+        tab.keys("ArrowRight")
+        tab.page.wait_for_function("() => location.hash.includes('&q=1')")
 
 
 def test_neighbouring_matrices_are_prefetched(tab: Seen) -> None:

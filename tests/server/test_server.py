@@ -33,7 +33,7 @@ TOKEN = "a-token-for-the-tests"
 def run(task: str, text: str, options: Mapping[str, Any]) -> Record:
     if text == "bad":
         raise UsageError("this text is refused")
-    return whole_record(text, "neu", id="new", provenance={"off": options.get("off", [])})
+    return whole_record(text, "neu", id="new", provenance={"ablated": options.get("ablate", [])})
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +151,12 @@ def test_missing_things_are_reported(client: Client, path: str, status: int, mes
 
 
 def test_a_text_is_run_and_its_steps_arrive_as_lines(client: Client) -> None:
-    run_request = {"task": "translate", "text": "zwei Hunde", "options": {"off": ["encoder.0.self:1"]}}
+    run_request = {"task": "translate", "text": "zwei Hunde", "options": {"ablate": ["encoder.0.self:1"]}}
     status, headers, body = client.request("/run", "POST", run_request)
     assert status == 200 and headers["content-type"].startswith("application/x-ndjson")
     lines = [json.loads(line) for line in body.splitlines()]
     assert lines[0] == {"state": "running"} and lines[-1] == {"id": "new"} and "step" in lines[1]
-    assert json.loads(client.request("/records.json")[2])["records"][0]["provenance"]["off"] == ["encoder.0.self:1"]
+    assert json.loads(client.request("/records.json")[2])["records"][0]["provenance"]["ablated"] == ["encoder.0.self:1"]
     body = client.request("/run", "POST", {"task": "translate", "text": "bad"})[2]
     assert json.loads(body.splitlines()[-1]) == {"error": "this text is refused"}
 
@@ -219,17 +219,26 @@ def with_options(options: bytes) -> bytes:
         (b'{"task": "translate", "text": " "}', "text should have at least one character"),
         (b'{"task": "translate", "text": "' + b"a" * 20_001 + b'"}', "text should have at most 20000 characters"),
         (with_options(b"[]"), "options should be an object, not []"),
-        (with_options(b'{"beams": 4}'), "'beams' (did you mean beam?): allowed are beam, off, prefix"),
+        (with_options(b'{"beams": 4}'), "'beams' (did you mean beam?): allowed are beam, ablate, target_prefix"),
         (with_options(b'{"beam": 99}'), "options.beam should be less than or equal to 16, not 99"),
         (with_options(b'{"beam": 0}'), "options.beam should be greater than or equal to 1, not 0"),
         (with_options(b'{"beam": true}'), "options.beam should be a valid integer, not True"),
         (with_options(b'{"beam": "4"}'), "options.beam should be a valid integer, not '4'"),
         (with_options(b'{"beam": 4.0}'), "options.beam should be a valid integer, not 4.0"),
-        (with_options(b'{"off": "encoder.0.self:1"}'), "options.off should be a valid array, not 'encoder.0.self:1'"),
-        (with_options(b'{"off": [1]}'), "options.off.0 should be a valid string, not 1"),
-        (with_options(b'{"prefix": ["' + b"a" * 257 + b'"]}'), "options.prefix.0 should have at most 256 characters"),
-        (with_options(b'{"prefix": [' + b'"a", ' * 4_096 + b'"a"]}'), "options.prefix should have at most 4096 items"),
-        (with_options(b'{"off":' * 20 + b"1" + b"}" * 20), "options.off should be a valid array"),
+        (
+            with_options(b'{"ablate": "encoder.0.self:1"}'),
+            "options.ablate should be a valid array, not 'encoder.0.self:1'",
+        ),
+        (with_options(b'{"ablate": [1]}'), "options.ablate.0 should be a valid string, not 1"),
+        (
+            with_options(b'{"target_prefix": ["' + b"a" * 257 + b'"]}'),
+            "options.target_prefix.0 should have at most 256 characters",
+        ),
+        (
+            with_options(b'{"target_prefix": [' + b'"a", ' * 4_096 + b'"a"]}'),
+            "options.target_prefix should have at most 4096 items",
+        ),
+        (with_options(b'{"ablate":' * 20 + b"1" + b"}" * 20), "options.ablate should be a valid array"),
     ],
 )
 def test_wrong_requests_are_refused_with_what_is_allowed(body: bytes, message: str) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from regard.view.figures.matrix_figure import confidence, coverage
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
+from regard.view.selection import select_attention
 from tests.view.browser import Seen, needs_browser, started, written
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import answered_record, distributions, sample_record, whole_record
@@ -161,7 +163,7 @@ def test_two_selected_heads_have_two_colours(tab: Seen, address: str) -> None:
 
 def test_a_link_restores_the_state_and_an_invalid_one_does_no_harm(tab: Seen, address: str) -> None:
     tab.open(
-        f"{address}#view=matrix&attention=encoder.self&layer=0&heads=0,2&q=3&unit=subword&norm=max&theme=dark&turned=yes"
+        f"{address}#view=matrix&attention=encoder.self&layer=0&heads=0,2&q=3&unit=subword&norm=max&theme=dark&transposed=yes"
     )
     assert tab.text(".query-label").lstrip("▁") == "was"
     assert tab.count('.square[aria-selected="true"]') == 2
@@ -222,6 +224,45 @@ def test_every_control_has_a_label_for_screen_readers(tab: Seen, address: str) -
     tab.page.locator(".square[tabindex='0']").focus()
     tab.keys("ArrowUp")
     assert tab.page.evaluate("document.activeElement.dataset.layer") == "0"
+
+
+def test_every_control_has_a_tooltip(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#with=1")
+    without_tooltip = """() => [...document.querySelectorAll('button, input, select, abbr')]
+        .filter((control) => control.offsetParent !== null && !control.matches('.token'))
+        .filter((control) => (control.title || '').length < 5)
+        .map((control) => control.outerHTML.slice(0, 120))"""
+    for key in range(1, 10):
+        tab.keys(str(key))
+        assert tab.page.evaluate(without_tooltip) == [], key
+    tab.open(f"{address}#view=prediction&record=2")
+    assert tab.page.evaluate(without_tooltip) == []
+    for text in ("entropy", "special tokens", "temperature"):
+        assert text in tab.page.eval_on_selector("dialog", "dialog => dialog.textContent")
+
+
+def test_each_view_begins_with_what_it_is(tab: Seen, address: str) -> None:
+    tab.open(address)
+    first = "document.querySelector('.main').firstElementChild"
+    explanations = set()
+    for key in range(1, 10):
+        tab.keys(str(key))
+        explanations.add(tab.page.evaluate(f"{first}.querySelector('summary').textContent"))
+    assert len(explanations) == len(VIEWS)
+    assert all(explanation.startswith("What is this? ") for explanation in explanations)
+    tab.page.click("summary")
+    assert "not why the model gave its output" in tab.text(".what-is-this")
+    tab.keys("3")
+    assert "Rows are queries, columns are keys" in tab.text(".what-is-this")
+    assert tab.page.evaluate(f"{first}.open")  # it stays open
+
+
+def test_the_page_and_the_figure_score_an_alignment_alike(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=matrix&attention=decoder.cross&layer=0&heads=1&unit=subword")
+    selection = select_attention(whole_record(), "decoder.cross", 0, 1)
+    scores = tab.text(".stage > .note:last-child")
+    assert f"Coverage {100 * coverage(selection):.0f} %" in scores
+    assert f"confidence {100 * confidence(selection):.0f} %" in scores
 
 
 def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation(tab: Seen, address: str) -> None:

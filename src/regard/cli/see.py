@@ -255,8 +255,8 @@ class _ViewedModel:
         from regard.attention.intervention import disable_ablation
         from regard.interpret.record_request import record_request
 
-        decoding = {name: option for name, option in options.items() if name != "off"}
-        heads = [*self.ablated_heads, *options.get("off", [])]
+        decoding = {name: option for name, option in options.items() if name != "ablate"}
+        heads = [*self.ablated_heads, *options.get("ablate", [])]
         with disable_ablation():
             return record_request(
                 self.pipeline,

@@ -82,7 +82,7 @@ class HeadReport:
     def importance(self, name: str) -> dict[str, Any] | None:
         """Importance for a record's attention of this name: the metric, and values by layer and head.
 
-        >>> rows = (HeadRow("encoder.1.self", 0, "broad", {}, 0.5), HeadRow("encoder.0.self", 0, "sharp", {}, 0.25))
+        >>> rows = (HeadRow("encoder.1.self", 0, "broad", {}, 0.5), HeadRow("encoder.0.self", 0, "peaked", {}, 0.25))
         >>> HeadReport("m", "d", "loss", False, 1.0, "texts", 9, 9, 9, 1.0, rows).importance("encoder.self")
         {'metric': 'loss', 'values': [[0.25], [0.5]]}
         """
@@ -106,7 +106,7 @@ class HeadReport:
         change = "lost" if self.higher else "added"
         importance = f"what is {change}: {self.metric} is {self.whole:.4g} with all heads"
         if self.metric == CHANGE:
-            importance = "how far vectors turn, 1 − cosine"
+            importance = "the change of the embeddings, 1 − cosine similarity"
         is_partial = self.measured < len(self.rows)
         heads = f"{self.measured} of {len(self.rows)} heads" if is_partial else f"{self.measured} heads"
         lines = [

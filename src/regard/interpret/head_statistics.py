@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Weights = NDArray[np.float32]
 Indices = NDArray[np.int64]
 DOMINANT_SHARE = 0.5  # of its attention, above which a head is named after what it attends to
-MIN_REPEATED_SHARE = 0.1  # of the rows that must have the same token elsewhere for the name "same word"
+MIN_REPEATED_SHARE = 0.1  # of the rows that must have the same token elsewhere for the name "duplicate token"
 BROAD_ENTROPY = 0.75  # of the entropy of uniform weights, above which a head is broad
 MIN_WEIGHT = 1e-12  # before the logarithm
 PADDING_ID = -1
@@ -52,20 +52,21 @@ class HeadStatistics:
         """Name the head after what gets more than half of its attention.
 
         >>> HeadStatistics(0.3, 1.0, 0.1, 0.8, 0, 0, 0, 0.8, 0.9, 0.1, 0).describe(is_self=True)
-        'previous'
+        'previous token'
         """
         if self.special > DOMINANT_SHARE:
-            return "special marks"
+            return "special tokens"
         if is_self:
-            for name in ("previous", "itself", "next"):
-                if getattr(self, name) > DOMINANT_SHARE:
-                    return name
+            neighbours = {"previous token": self.previous, "same token": self.itself, "next token": self.next}
+            for label, share in neighbours.items():
+                if share > DOMINANT_SHARE:
+                    return label
         if self.same > DOMINANT_SHARE and self.twins > MIN_REPEATED_SHARE:
-            return "same word"
+            return "duplicate token"
         if not is_self and self.diagonal > DOMINANT_SHARE:
             return "diagonal"
         if self.largest > DOMINANT_SHARE:
-            return "sharp"
+            return "peaked"
         return "broad" if self.broad > BROAD_ENTROPY else "mixed"
 
 

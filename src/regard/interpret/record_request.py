@@ -34,7 +34,7 @@ class PipelineRequest:
     passage: str = ""  # of a question
     story: Sequence[str] = ()  # sentences before a question
     pair: str | None = None  # second text of a pair
-    options: Mapping[str, Any] | None = None  # beam, prefix, most
+    options: Mapping[str, Any] | None = None  # beam, target_prefix, max_new_tokens
 
     def option(self, name: str, default: Any) -> Any:
         """An option, or its default."""
@@ -50,7 +50,7 @@ def translate_text(pipeline: TranslationPipeline, request: PipelineRequest) -> P
     """Translate the text, with the beam and the prefix of the request."""
     beam = request.option("beam", None)
     settings = {"beam": beam} if beam else {}
-    prefix = request.option("prefix", "")
+    prefix = request.option("target_prefix", "")
     if not isinstance(prefix, str):
         prefix = _join_prefix(prefix).strip()
     return pipeline.translate([request.text], prefixes=[prefix], **settings)[0]
@@ -58,7 +58,7 @@ def translate_text(pipeline: TranslationPipeline, request: PipelineRequest) -> P
 
 def generate_text(pipeline: GenerationPipeline, request: PipelineRequest) -> PipelineResult:
     """Continue the text and the prefix of the request, greedily."""
-    prompt = request.text + _join_prefix(request.option("prefix", ""))
+    prompt = request.text + _join_prefix(request.option("target_prefix", ""))
     config = GenerationConfig(greedy=True, max_new_tokens=int(request.option("max_new_tokens", MAX_NEW_TOKENS)))
     return pipeline.generate([prompt], config)[0][0]
 
@@ -122,7 +122,7 @@ def record_request(
         intervention = active_intervention()
     metadata: dict[str, Any] = {"when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), **(provenance or {})}
     if intervention is not None:
-        metadata["off"] = str(intervention)
+        metadata["ablated"] = str(intervention)
     return replace(record, provenance={**record.provenance, **metadata}, id="")
 
 

@@ -55,7 +55,7 @@ def snapshot_record(snapshot: TrainingSnapshot, model: str = "", task: str = "tr
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in snapshot.metrics.items())
     metadata = {"model": model, "step": snapshot.step, "epoch": snapshot.epoch, "measured": metrics}
     if captured.prediction:
-        metadata["said"] = captured.prediction
+        metadata["output"] = captured.prediction
     return Record(
         f"{captured.source.text} (step {snapshot.step:,})",
         texts,

@@ -14,7 +14,7 @@ Run = Callable[[str, str, Mapping[str, Any]], Record]  # task, text, options →
 
 MAX_CHARACTERS = 20_000  # of a text
 MAX_BEAM = 16
-MAX_ENTRIES = 4_096  # tokens of a prefix, ablated heads
+MAX_ENTRIES = 4_096  # tokens of a target prefix, ablated heads
 MAX_ENTRY_CHARACTERS = 256
 
 _Entries = Annotated[list[Annotated[str, Field(max_length=MAX_ENTRY_CHARACTERS)]], Field(max_length=MAX_ENTRIES)]
@@ -26,8 +26,8 @@ class RunOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     beam: Annotated[int, Field(ge=1, le=MAX_BEAM)] = 1
-    off: _Entries = []  # ablated heads: encoder.3.self:2
-    prefix: _Entries = []  # tokens that the output begins with
+    ablate: _Entries = []  # heads: encoder.3.self:2
+    target_prefix: _Entries = []  # tokens that the output begins with
 
 
 class RunRequest(BaseModel):

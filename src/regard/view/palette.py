@@ -96,13 +96,13 @@ def signed_levels(values: NDArray[np.floating[Any]], most: float) -> NDArray[np.
 THEMES = {
     "light": Theme(
         "light",
-        ground=(255, 255, 255), mid=(120, 163, 214), ink=(15, 40, 88), minus=(204, 92, 0), plus=(0, 91, 158),
+        ground=(255, 255, 255), mid=(120, 163, 214), ink=(15, 40, 88), minus=(0, 91, 158), plus=(204, 92, 0),
         text=(29, 33, 41), soft=(94, 101, 114), line=(214, 213, 207), raised=(243, 242, 237),
         source=(150, 62, 8), target=(10, 98, 91), mark=(217, 119, 6), dot=(224, 128, 20),
     ),
     "dark": Theme(
         "dark",
-        ground=(19, 21, 26), mid=(58, 103, 168), ink=(255, 224, 138), minus=(255, 159, 64), plus=(96, 170, 255),
+        ground=(19, 21, 26), mid=(58, 103, 168), ink=(255, 224, 138), minus=(96, 170, 255), plus=(255, 159, 64),
         text=(231, 232, 234), soft=(158, 165, 177), line=(58, 63, 74), raised=(32, 36, 44),
         source=(242, 167, 102), target=(102, 211, 194), mark=(245, 158, 11), dot=(222, 84, 12),
     ),

@@ -137,7 +137,7 @@ def test_lazy_weights_are_computed_on_request() -> None:
     values = record.to_dict(href="/a")["attention"][0]
     assert weights.computed_rows <= 600 + 6 * 128  # thumbnails and statistics use a sample of rows
     assert values["thumbs"]["size"] == [THUMBNAIL_SIZE, THUMBNAIL_SIZE]
-    assert values["stats"]["label"][0][0] in ("previous", "itself", "sharp")
+    assert values["stats"]["label"][0][0] in ("previous token", "same token", "peaked")
     with pytest.raises(UsageError, match=r"no layer 1: it has 0, 3; the nearest is 0"):
         attention.matrix(1, 0)
     with pytest.raises(UsageError, match=r"no head 3: they are 0 to 2; the nearest is 2"):

@@ -104,9 +104,9 @@ def test_heads_are_labelled_by_the_pattern_that_holds_most_of_their_attention() 
     weights = np.stack([diagonal, previous, broad, to_end_token, sharp])[None]
     is_special = [False] * (size - 1) + [True]
     self_stats = head_stats(AttentionRecord("encoder.self", "source", "source", weights, (0,)), is_special)
-    assert self_stats["label"] == [["itself", "previous", "broad", "special marks", "sharp"]]
+    assert self_stats["label"] == [["same token", "previous token", "broad", "special tokens", "peaked"]]
     cross_stats = head_stats(AttentionRecord("decoder.cross", "target", "source", weights, (0,)), is_special)
-    assert cross_stats["label"][0][0] == "sharp"
+    assert cross_stats["label"][0][0] == "peaked"
     assert self_stats["entropy"][0][0] == 0
     assert self_stats["entropy"][0][2] == pytest.approx(np.log2(size), abs=1e-3)
     assert self_stats["special"][0][3] == 1

@@ -6,7 +6,7 @@ import { div, element, fieldLabel, notice, select, slider, smallText, titledBloc
 import { Heatmap, hoverCell } from "./heatmap.js";
 import { emptyTable, weightTable } from "./html-table.js";
 import { escapeInvisible, formatPercent, formatWeight } from "./labels.js";
-import { classBars } from "./prediction.js";
+import { labelBars } from "./prediction.js";
 import { axisUnits, current, headTables, isSelfAttention } from "./selection.js";
 import { state, update } from "./state.js";
 import { store } from "./store.js";
@@ -27,7 +27,7 @@ export function recordName(record) {
   const facts = [
     provenance.model,
     time !== undefined && `@ ${time}`,
-    provenance.off?.length && `without ${provenance.off}`,
+    provenance.ablated?.length && `without ${provenance.ablated}`,
   ];
   const origin = facts.filter(Boolean).join(" ");
   const ellipsis = text.length > MAX_NAME ? "…" : "";
@@ -51,22 +51,22 @@ function trainingSlider() {
   const timeLabel = (position) => `${trainingTime(store.records[indices[position]])}`;
   const position = indices.indexOf(state.record);
   const output = element("output", {}, timeLabel(position));
-  const control = slider("time of the training", position, indices.length - 1, (moved) => {
+  const control = slider("training step or epoch", position, indices.length - 1, (moved) => {
     output.textContent = timeLabel(moved);
     update({ record: indices[moved] });
   });
-  return fieldLabel("through the training ", control, output);
+  return fieldLabel("training step or epoch ", control, output);
 }
 
 // The table of the selected heads in a record: {attention, rows, columns, …, values} or {message}.
 function recordTable(record, redraw) {
   const attention = record.attention.find(({ name }) => name === state.attention);
-  if (!attention) return { message: `It has no ${escapeInvisible(state.attention)}.` };
+  if (!attention) return { message: `This record has no ${escapeInvisible(state.attention)}.` };
   const axes = axisUnits(record, attention);
   const layer = attention.layers.includes(state.layer) ? state.layer : attention.layers.at(-1);
   const heads = state.heads.map((head) => Math.min(head, attention.heads - 1));
   const tables = headTables(record, attention, layer, heads, axes, redraw);
-  if (!tables) return { message: "opening …" };
+  if (!tables) return { message: "loading …" };
   return { attention, ...axes, values: normalizeTable(average(tables), axes.columns, state.norm) };
 }
 
@@ -106,7 +106,7 @@ function markAll(row, column) {
 }
 
 function resultSummary({ prediction, texts: { target } }) {
-  if (prediction?.labels) return classBars(prediction);
+  if (prediction?.labels) return labelBars(prediction);
   if (!target) return "";
   return element("p", { class: "output-text", dir: target.dir || "auto" }, escapeInvisible(target.text).slice(0, 400));
 }
@@ -114,7 +114,7 @@ function resultSummary({ prediction, texts: { target } }) {
 function differenceMap(left, right, width) {
   if (!left.values || !right.values) return "";
   if (!areComparable(left, right)) {
-    return smallText("The two records have different words, so their difference cannot be drawn.");
+    return smallText("The two records have different tokens, so their difference cannot be drawn.");
   }
   const values = subtract(left, right);
   const max = maxAbs(values, 0.05);
@@ -124,7 +124,7 @@ function differenceMap(left, right, width) {
     "first minus second",
     tableHeatmap({ ...left, values }, "difference, first minus second", width, options),
     signedBar(formatWeight(max)),
-    smallText(`${formatPercent(moved)} of an average row’s attention is elsewhere.`),
+    smallText(`On average, ${formatPercent(moved)} of a row’s attention has moved to other columns.`),
   );
 }
 
@@ -132,10 +132,13 @@ function compareControls() {
   const others = store.records
     .map((record, index) => [recordName(record), index])
     .filter(([, index]) => index !== state.record);
-  const options = [["choose …", -1], ...others];
+  const options = [["select …", -1], ...others];
   const selectOther = (index) => update({ comparedWith: index });
   return toolbar(
-    fieldLabel("with ", select("compare with", options, state.comparedWith, selectOther)),
+    fieldLabel(
+      "with ",
+      select("compare with", options, state.comparedWith, selectOther, "record to compare this one with"),
+    ),
     trainingSlider(),
   );
 }
@@ -143,17 +146,19 @@ function compareControls() {
 export const compare = {
   key: "compare",
   name: "Compare",
+  term: "difference of two records",
+  summary: "the same head in two records: two inputs, two models or two checkpoints.",
   description:
-    "The same head in two records (two inputs, two models, two checkpoints) and their difference: orange is more in the first, blue more in the second.",
+    "Both matrices, and the first minus the second: orange cells have more weight in the first record, blue cells in the second. The difference needs the same tokens in both. Records of a training have a slider over its steps.",
   missing: (record) =>
     !record.attention.length || store.records.length > 1
       ? ""
-      : "There is only one record here: give two texts, two models, or a run that keeps a sentence’s attention while it trains.",
+      : "There is only one record: pass two texts or two models to regard see, or a run with snapshots of attention.",
   draw(stage, scene, redraw) {
     drawn.heatmaps = [];
     const { record, other } = current;
     if (!other) {
-      stage.replaceChildren(compareControls(), smallText("Choose what to compare this record with."));
+      stage.replaceChildren(compareControls(), smallText("Select the record to compare with."));
       return;
     }
     const left = recordTable(record, redraw);
@@ -181,10 +186,10 @@ export const compare = {
   },
   mark: () => markAll(state.query, state.key),
   table() {
-    if (!current.other) return emptyTable("Nothing chosen to compare with");
+    if (!current.other) return emptyTable("No record is selected to compare with");
     const left = recordTable(current.record, () => {});
     const right = recordTable(current.other, () => {});
-    if (!areComparable(left, right)) return emptyTable("The two records are not made of the same words");
+    if (!areComparable(left, right)) return emptyTable("The two records have different tokens");
     return weightTable("Difference: first minus second", left.rows, left.columns, subtract(left, right));
   },
 };

@@ -24,6 +24,7 @@ import { rerun } from "./run.js";
 import { axisUnits, current, headTables, selectAttention } from "./selection.js";
 import { state, update } from "./state.js";
 import { isServed, store } from "./store.js";
+import { term, TERMS } from "./terms.js";
 import { average, queryRow } from "./weight-tables.js";
 
 const PLAY_INTERVAL = 700; // milliseconds per step
@@ -94,7 +95,7 @@ function beamElements(steps, column, beam, path) {
   const label = svgElement(
     "text",
     { class: isBest ? "beam on" : "beam", x, y: y + 4 },
-    svgElement("title", {}, `${tokenLabel(text)}, score ${score}`),
+    svgElement("title", {}, `${tokenLabel(text)}, log-probability ${score}`),
     truncateText(tokenLabel(text), BEAM_WIDTH - 30),
   );
   if (!column || parent < 0) return ["", label];
@@ -117,9 +118,12 @@ function beamTree(steps) {
     .slice(0, MAX_TREE_STEPS)
     .flatMap((step, column) => (step.beams || []).flatMap((_, beam) => beamElements(steps, column, beam, path)));
   const width = Math.min(MAX_TREE_STEPS, steps.length) * BEAM_WIDTH + 10;
-  const name = `beam tree: ${pluralize(beamCount, "beam")}; the answer’s path is bold`;
+  const name = `beam tree: ${pluralize(beamCount, "hypothesis", "hypotheses")} per step; the generated text is bold`;
   const tree = svgBox(width, beamCount * BEAM_HEIGHT + 8, {}, ...shapes);
-  return titledBlock("beam tree", element("div", { class: "beams", tabindex: "0", role: "img", "aria-label": name }, tree));
+  return titledBlock(
+    term("beam search", "beam tree"),
+    element("div", { class: "beams", tabindex: "0", role: "img", "aria-label": name }, tree),
+  );
 }
 
 // ---- entropy -------------------------------------------------------------------------------------------------------
@@ -141,9 +145,9 @@ function entropyPlot(steps) {
   });
   const attributes = { role: "img", class: "plotted", "aria-label": "entropy of each step" };
   return titledBlock(
-    "entropy",
+    term("entropy"),
     svgBox(width, ENTROPY_HEIGHT, attributes, ...player.entropyBars),
-    smallText(`entropy of each step (up to ${maxEntropy.toFixed(1)} bits)`),
+    smallText(`of the distribution at each step, up to ${maxEntropy.toFixed(1)} bits`),
   );
 }
 
@@ -151,12 +155,18 @@ function entropyPlot(steps) {
 
 function temperatureControl(redrawStep) {
   const output = element("output", {}, player.temperature.toFixed(1));
-  const control = slider("temperature", 10 * player.temperature, 25, (tenths) => {
-    player.temperature = Math.max(1, tenths) / 10;
-    output.textContent = player.temperature.toFixed(1);
-    redrawStep();
-  });
-  return fieldLabel("temperature ", control, output);
+  const control = slider(
+    "temperature",
+    10 * player.temperature,
+    25,
+    (tenths) => {
+      player.temperature = Math.max(1, tenths) / 10;
+      output.textContent = player.temperature.toFixed(1);
+      redrawStep();
+    },
+    TERMS.temperature,
+  );
+  return fieldLabel(term("temperature"), " ", control, " ", output);
 }
 
 function sourceParagraph({ attention, axes, layer }) {
@@ -164,17 +174,18 @@ function sourceParagraph({ attention, axes, layer }) {
   return paragraph(title, axes.columnText, axes.columns, player.sourceTokens);
 }
 
-// The most probable next tokens; on a server, choosing another one continues from there.
+// The most probable next tokens; on a server, choosing another one decodes again with it in the target prefix.
 function candidateList(steps, index) {
   const { token, top: candidates = [] } = steps[index];
-  const prefix = steps.slice(0, index).map((step) => step.token);
+  const targetPrefix = steps.slice(0, index).map((step) => step.token);
   const probabilities = applyTemperature(candidates);
   const items = candidates.map(([text], rank) => ({
     label: tokenLabel(text),
     value: formatWeight(probabilities[rank]),
     share: probabilities[rank],
     isSelected: text === token,
-    onPress: canRun() && text !== token && (() => rerun({ prefix: [...prefix, text] })),
+    title: "decode again with this token",
+    onPress: canRun() && text !== token && (() => rerun({ target_prefix: [...targetPrefix, text] })),
   }));
   return barList(items, "most probable next tokens");
 }
@@ -182,27 +193,29 @@ function candidateList(steps, index) {
 export const decoding = {
   key: "decoding",
   name: "Decoding",
+  term: "token probabilities and beam tree",
+  summary: "how the output was generated, token by token.",
   description:
-    "Decoding step by step: bars are the most probable next tokens, the source is shaded by the attention of the selected head, the tree shows the hypotheses of the beam search.",
+    "At each step the model assigns a probability to every token of its vocabulary; bars show the most probable ones. The source is shaded by the attention of the selected head at this step. The tree shows the hypotheses of the beam search: one column per step, the generated text in bold.",
   missing: (record) =>
-    record.steps?.length
-      ? ""
-      : "This record has no decoding steps: they exist for translations and generated texts.",
+    record.steps?.length ? "" : "This record has no decoding steps: they exist for translations and generated texts.",
   draw(stage, scene, redraw) {
     const { steps, texts } = scene.record;
     player.attention = attentionAtStep(scene.record, redraw);
     player.tokens = steps.map((step, index) =>
       tokenElement({ label: tokenLabel(step.token) }, "button", { onclick: () => goToStep(index) }),
     );
-    player.slider = slider("step", 0, steps.length - 1, goToStep);
-    player.playButton = button("Play", () => play(), { title: "walk through the steps (Space)" });
+    player.slider = slider("step", 0, steps.length - 1, goToStep, "decoding step (← →)");
+    player.playButton = button("Play", () => play(), { title: "show one step after the other (Space)" });
     player.summary = smallText();
     player.candidates = element("div");
     player.sourceTokens = player.attention?.axes.columns.map((unit) => tokenElement(unit));
-    const hint = canRun() ? smallText("Choose another token, and decoding continues from there.") : "";
+    const hint = canRun()
+      ? smallText("Choose another token: decoding starts again with it as the end of the target prefix.")
+      : "";
     stage.replaceChildren(
       toolbar(player.playButton, player.slider, player.summary),
-      paragraph("written", texts.target, steps, player.tokens),
+      paragraph("generated tokens", texts.target, steps, player.tokens),
       player.attention ? sourceParagraph(player.attention) : "",
       div(
         "pair",
@@ -225,7 +238,13 @@ export const decoding = {
     player.slider.value = stepIndex;
     player.slider.setAttribute("aria-valuetext", label);
     const position = `step ${stepIndex + 1} of ${steps.length}`;
-    player.summary.textContent = `${position}: ${label}, ${formatPercent(probability)} likely, ${(entropy || 0).toFixed(2)} bits`;
+    player.summary.replaceChildren(
+      `${position}: ${label}, `,
+      term("probability"),
+      ` ${formatPercent(probability)}, `,
+      term("entropy"),
+      ` ${(entropy || 0).toFixed(2)} bits`,
+    );
     player.tokens.forEach((node, index) => {
       node.classList.toggle("later", index > stepIndex);
       node.setAttribute("aria-pressed", ariaBoolean(index === stepIndex));
@@ -238,7 +257,7 @@ export const decoding = {
     player.sourceTokens.forEach((node, column) => setShade(node, shadeLevel(state.norm)(weights[column])));
   },
   table: ({ record }) => ({
-    caption: "Each step of the output",
+    caption: "Each decoding step",
     head: ["token", "probability", "entropy (bits)", "alternatives"],
     selected: state.step,
     onPick: goToStep,

@@ -38,6 +38,7 @@ export const notice = (...children) => element("p", { class: "notice", role: "no
 export const fieldLabel = (text, ...children) => element("label", { class: "note" }, text, ...children);
 export const titledBlock = (title, ...children) => element("div", {}, element("h3", {}, title), ...children);
 
+// `attributes` has the title, which is the tooltip.
 export function button(label, onPress, attributes = {}) {
   return element("button", { class: "tool", onclick: onPress, ...attributes }, label);
 }
@@ -55,32 +56,32 @@ export function segmentedControl(name, options, selected, onSelect) {
 }
 
 // A drop-down list; options are [label, value].
-export function select(name, options, selected, onSelect) {
+export function select(name, options, selected, onSelect, title = name) {
   const list = element(
     "select",
-    { class: "select", "aria-label": name, onchange: () => onSelect(options[list.selectedIndex][1]) },
+    { class: "select", title, "aria-label": name, onchange: () => onSelect(options[list.selectedIndex][1]) },
     ...options.map(([label, value]) => element("option", { selected: value === selected }, label)),
   );
   return list;
 }
 
-export function slider(name, value, max, onInput) {
+export function slider(name, value, max, onInput, title = name) {
   const oninput = (event) => onInput(Number(event.target.value));
-  return element("input", { type: "range", min: 0, max, value, "aria-label": name, oninput });
+  return element("input", { type: "range", min: 0, max, value, title, "aria-label": name, oninput });
 }
 
-// Labels with a bar each; items are {label, value, share, isSelected, onPress, special}.
+// Labels with a bar each; items are {label, value, share, isSelected, onPress, title, special}.
 export function barList(items, name) {
   return element("ol", { class: "bar-list", "aria-label": name }, ...items.map(barListItem));
 }
 
-function barListItem({ label, value, share, isSelected, onPress, special }) {
+function barListItem({ label, value, share, isSelected, onPress, title, special }) {
   const parts = [
     element("span", { class: special ? "bar-label special" : "bar-label", dir: "auto" }, label.slice(0, 120)),
     element("span", { class: "value" }, value),
     div("track", element("div", { class: "fill", style: { width: `${clamp(100 * share, 0, 100)}%` } })),
   ];
-  const content = onPress ? [element("button", { onclick: onPress }, ...parts)] : parts;
+  const content = onPress ? [element("button", { title, onclick: onPress }, ...parts)] : parts;
   return element("li", { class: isSelected ? "selected" : "" }, ...content);
 }
 

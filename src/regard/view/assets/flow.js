@@ -21,6 +21,7 @@ import { rerun } from "./run.js";
 import { axisUnits, isSelfAttention, queryRows, selectAttention } from "./selection.js";
 import { state, update } from "./state.js";
 import { fetchBytes, isServed, recordPath, store } from "./store.js";
+import { term, TERMS } from "./terms.js";
 import { headWeights } from "./weight-cache.js";
 import { average, mergeSubwords, normalizeTable } from "./weight-tables.js";
 
@@ -29,7 +30,7 @@ const MAX_SERVED_TOKENS = 1024; // for rollout on the server
 const MAX_IMPORTANT_HEADS = 8;
 const ROLLOUT = "rollout";
 const VALUES = "values";
-const IN_PROGRESS = "following …";
+const IN_PROGRESS = "computing …";
 const rollouts = new WeakMap(); // by attention: {values}, {message}, or {} while the server computes
 const shown = { kind: ROLLOUT, heatmap: null, table: null };
 
@@ -80,7 +81,7 @@ function rollout(record, redraw) {
   }
   if (!isServed || size > MAX_SERVED_TOKENS) {
     return {
-      message: `This text has ${size} tokens; a page in a file follows at most ${MAX_TOKENS} through the layers, the served page ${MAX_SERVED_TOKENS}.`,
+      message: `This text has ${size} tokens: rollout takes at most ${MAX_TOKENS} in a page that is a file, ${MAX_SERVED_TOKENS} in a served page.`,
     };
   }
   requestRollout(record, attention, redraw);
@@ -106,14 +107,15 @@ function valueWeighted(record, redraw) {
   );
   if (!qkv) {
     return {
-      message: "The record does not contain the values of this head, so its weights cannot be multiplied by their norms.",
+      message:
+        "The record does not contain the values of this head, so its weights cannot be multiplied by their norms.",
     };
   }
   const attention = selectAttention(record);
   const [keyCount, valueSize] = qkv.v.shape;
   const weights = headWeights(attention, state.layer, state.heads[0], redraw);
   const values = loadOnce(qkv.v, () => decodeBlock(qkv.v), redraw);
-  if (!values) return { message: "opening …" };
+  if (!values) return { message: "loading …" };
   const norms = range(keyCount, (key) => Math.hypot(...rowSlice(values, key, valueSize)));
   const weighted = weights.map((weight, index) => weight * norms[index % keyCount]);
   const columns = norms.map(() => ({}));
@@ -134,7 +136,8 @@ function ablationSwitches(heads) {
       {
         class: "square wide",
         "aria-pressed": ariaBoolean(state.ablated.includes(site)),
-        "aria-label": `switch off ${site}`,
+        title: `ablate ${site}`,
+        "aria-label": `ablate ${site}`,
         onclick: () => toggleAblated(site),
       },
       `${layer}·${head}`,
@@ -142,12 +145,13 @@ function ablationSwitches(heads) {
   );
   const { ablated } = state;
   return [
-    element("div", { class: "switches", role: "group", "aria-label": "ablated heads" }, ...switches),
+    element("div", { class: "switches", role: "group", "aria-label": "heads to ablate" }, ...switches),
     toolbar(
-      button(`Run without ${ablated.length || "…"}`, () => rerun({ off: ablated }, true), {
+      button(`Run without ${ablated.length || "…"}`, () => rerun({ ablate: ablated }, true), {
+        title: "run the model with these heads ablated, and compare",
         disabled: !ablated.length,
       }),
-      button("All on", () => update({ ablated: [] })),
+      button("Restore all", () => update({ ablated: [] }), { title: "ablate no head" }),
     ),
   ];
 }
@@ -160,7 +164,10 @@ function importanceBars({ importance }, heads) {
     value: formatWeight(value),
     share: value / (sorted[0].value || 1),
   }));
-  return [smallText(`Importance of heads by ablation${metric}, largest first:`), barList(items)];
+  return [
+    smallText(term("importance", "Importance"), ` of heads by ablation${metric}, largest first:`),
+    barList(items, "importance of heads"),
+  ];
 }
 
 function headSwitches(record) {
@@ -169,7 +176,7 @@ function headSwitches(record) {
   const canRun = isServed && store.run;
   if (!importance && !canRun) {
     return smallText(
-      "What each head’s loss would cost was not measured for this record (regard heads does), and a page in a file cannot run the model.",
+      "The importance of heads was not measured for this record (--importance, or regard heads), and a page in a file cannot run the model.",
     );
   }
   const heads = listHeads(attention).map((entry) => ({
@@ -206,33 +213,35 @@ function drawFlow(stage, record, { attention, values }) {
 export const flow = {
   key: "flow",
   name: "Flow",
+  term: "attention rollout",
+  summary: "an estimate of how much of each input token reaches each position through all layers.",
   description:
-    "Attention rollout multiplies the attention matrices of all layers, with half of each layer’s input passing through the residual connection: how much of each input word may have reached each output. Values: weights times the norm of the value vectors. Below: the effect of ablating each head.",
+    "Rollout multiplies the attention matrices of all layers, averaged over heads; half of each layer’s input passes through the residual connection. The value-weighted matrix is that of one head, each weight multiplied by the length of the value vector. Below, heads can be ablated, or their importance is shown.",
   draw(stage, { record }, redraw) {
     const computed = (shown.kind === ROLLOUT ? rollout : valueWeighted)(record, redraw);
     const kinds = [
-      ["Rollout, all layers", ROLLOUT],
-      ["Values, this head", VALUES],
+      ["Rollout, all layers", ROLLOUT, TERMS.rollout],
+      ["Value-weighted, this head", VALUES, `weights × value norms. ${TERMS["value norm"]}`],
     ];
-    const kindControl = segmentedControl("what flows", kinds, shown.kind, (kind) => {
+    const kindControl = segmentedControl("estimate of the flow", kinds, shown.kind, (kind) => {
       shown.kind = kind;
       redraw();
     });
     shown.heatmap = null;
     shown.table = null;
     if (computed.values) drawFlow(stage, record, computed);
-    const summary = () => `${attentionName(computed.attention)}: how much of each column may have reached each row`;
+    const caption = () => `${attentionName(computed.attention)}: share of each row that comes from each column`;
     stage.replaceChildren(
-      toolbar(kindControl, smallText(computed.values ? summary() : "")),
+      toolbar(kindControl, smallText(computed.values ? caption() : "")),
       shown.heatmap?.element || notice(computed.message),
-      titledBlock("ablated heads", headSwitches(record)),
+      titledBlock(term("ablation", "ablation of heads"), headSwitches(record)),
     );
     shown.heatmap?.layout();
   },
   mark: (scene) => shown.heatmap?.mark(Math.min(queryRows(scene)[0], shown.table.rows.length - 1), -1),
   table() {
-    if (!shown.table) return emptyTable("Nothing to follow in this record");
+    if (!shown.table) return emptyTable("Rollout is not available for this record");
     const { rows, columns, values } = shown.table;
-    return weightTable("How much of each input may have reached each row", rows, columns, values);
+    return weightTable("Share of each row that comes from each column", rows, columns, values);
   },
 };

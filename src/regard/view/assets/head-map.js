@@ -14,19 +14,21 @@ import {
   smallText,
   toolbar,
 } from "./dom.js";
-import { attentionName, escapeInvisible, pluralize, siteName } from "./labels.js";
+import { attentionMeaning, attentionName, escapeInvisible, pluralize, siteName } from "./labels.js";
 import { current, selectAttention } from "./selection.js";
 import { state, update } from "./state.js";
+import { term, TERMS } from "./terms.js";
 
-// Name and meaning.
+// Name, and the term that explains it.
 const METRICS = {
-  entropy: ["entropy", "how many places it spreads over"],
-  distance: ["distance", "mean distance"],
-  special: ["on specials", "how much falls on special tokens"],
-  importance: ["importance", "loss without it (ablation)"],
+  entropy: ["entropy", "entropy"],
+  distance: ["distance", "distance"],
+  special: ["weight on special tokens", "special tokens"],
+  importance: ["importance", "importance"],
 };
 
 export const metricName = (metric) => METRICS[metric][0];
+const metricTerm = (metric) => term(METRICS[metric][1], metricName(metric));
 
 // Values of a metric by layer index and head, if the record has them.
 export function headMetric(attention, metric) {
@@ -35,7 +37,7 @@ export function headMetric(attention, metric) {
 
 export const availableMetrics = (attention) => Object.keys(METRICS).filter((metric) => headMetric(attention, metric));
 
-// What a head mostly does, as classified by Python.
+// The main pattern of a head, as classified by Python.
 export function headLabel(attention, layerIndex, head) {
   return escapeInvisible(attention.stats?.label?.[layerIndex]?.[head] || "");
 }
@@ -97,18 +99,18 @@ function markSelectedSquares(box) {
 function drawSquares(box, attention) {
   const metrics = availableMetrics(attention);
   const metric = metrics.includes(state.metric) ? state.metric : metrics[0];
-  const meaning = metric ? `The more ink, the more ${metricName(metric)} (${METRICS[metric][1]}). ` : "";
-  const star = current.record.view?.measured ? ", ★ aligns best" : "";
+  const meaning = metric ? ["The darker, the more ", metricTerm(metric), ". "] : [];
+  const star = current.record.view?.measured ? [", ★ is the ", term("alignment head", "best alignment head")] : [];
   box.replaceChildren(
     mapControls(attention, metrics, metric),
     squareGrid(attention, metric && headMetric(attention, metric)),
-    smallText(`${meaning}Rows are layers, columns are heads${star}; shift-click takes several.`),
+    smallText(...meaning, "Rows are layers, columns are heads", ...star, "; a shift-click selects several."),
   );
 }
 
 function mapControls(attention, metrics, metric) {
   const all = current.record.attention;
-  const kinds = all.map((other) => [attentionName(other), other.name, other.name]);
+  const kinds = all.map((other) => [attentionName(other), other.name, attentionMeaning({ attention: other })]);
   const selectKind = (name) => update({ attention: name, query: -1, key: -1, pins: [] });
   const options = metrics.map((name) => [metricName(name), name]);
   const selectMetric = (name) => update({ metric: name });
@@ -116,7 +118,10 @@ function mapControls(attention, metrics, metric) {
     element("h2", {}, `${pluralize(attention.layers.length, "layer")} × ${pluralize(attention.heads, "head")}`),
     all.length > 1 ? segmentedControl("kind of attention", kinds, attention.name, selectKind) : "",
     metrics.length > 1
-      ? fieldLabel("shaded by ", select("shading of the head map", options, metric, selectMetric))
+      ? fieldLabel(
+          "shaded by ",
+          select("shading of the head map", options, metric, selectMetric, TERMS[METRICS[metric][1]]),
+        )
       : "",
   );
 }

@@ -1,4 +1,4 @@
-// Heads: thumbnails of all heads, sorted and filtered; the selected head enlarged.
+// Heads (model view): thumbnails of all heads, sorted and filtered; the selected head enlarged.
 
 import { dot, memoized, rowSlice } from "./arrays.js";
 import { paintPixels, resizeCanvas, rootLevel } from "./colours.js";
@@ -68,7 +68,7 @@ function thumbnailCard({ layer, head, site, label, isBest, isSelected, value }, 
     "button",
     {
       class: "thumb",
-      title: `${site} ${label}`,
+      title: `${site}: ${label}`,
       "aria-label": `${site}, ${label} ${detail}`,
       "aria-pressed": ariaBoolean(isSelected),
       style: { width: `${size + 10}px` },
@@ -88,14 +88,26 @@ function galleryControls(attention, heads) {
     ["similarity to the selected head", "similarity"],
   ];
   const labels = [...new Set(listHeads(attention).map((entry) => entry.label))].filter(Boolean).sort();
-  const filters = [["all kinds", ""], ...labels.map((label) => [label, label])];
-  const sortControl = select("sort heads by", sorts, state.sort, (sort) => update({ sort }));
-  const filterControl = select("filter heads by label", filters, state.label, (label) => update({ label }));
+  const filters = [["all patterns", ""], ...labels.map((label) => [label, label])];
+  const sortControl = select(
+    "sort heads by",
+    sorts,
+    state.sort,
+    (sort) => update({ sort }),
+    "order of the heads: by layer, by a statistic, or by similarity to the selected one",
+  );
+  const filterControl = select(
+    "filter heads by pattern",
+    filters,
+    state.label,
+    (label) => update({ label }),
+    "only heads with this main pattern: what gets more than half of their attention",
+  );
   const { referenceHead } = gallery;
-  const reference = referenceHead ? `; similarity to ${siteName(attention, ...referenceHead)} (l lets go)` : "";
+  const reference = referenceHead ? `; similarity to ${siteName(attention, ...referenceHead)} (l releases it)` : "";
   return toolbar(
-    fieldLabel("Sorted by ", sortControl),
-    labels.length > 1 ? fieldLabel("showing ", filterControl) : "",
+    fieldLabel("Sort by ", sortControl),
+    labels.length > 1 ? fieldLabel("show ", filterControl) : "",
     smallText(`${pluralize(heads.length, "head")}${reference}`),
   );
 }
@@ -133,8 +145,10 @@ function enlargedHeatmap(scene, size) {
 export const heads = {
   key: "heads",
   name: "Heads",
+  term: "model view",
+  summary: "the attention matrix of every head in every layer.",
   description:
-    "The attention matrix of every head of every layer. Sort by a statistic or by similarity to the selected head (l keeps it), filter by pattern, click to enlarge.",
+    "Each thumbnail is the attention matrix of one head: rows are queries, columns are keys, dark cells are large weights. Sort the heads by a statistic or by similarity to the selected head (l keeps it as the reference), or filter them by pattern. A click enlarges a head, a double click opens its matrix.",
   draw(stage, scene, redraw) {
     const { attention } = scene;
     const thumbs = thumbnails(attention, redraw);
@@ -179,8 +193,8 @@ export const heads = {
       thumbnails(attention, () => {}),
     );
     return {
-      caption: "What each head did",
-      head: ["head", "mostly", ...metrics.map(metricName)],
+      caption: "Statistics of each head",
+      head: ["head", "main pattern", ...metrics.map(metricName)],
       rows: sorted.map(({ site, label, layerIndex, head }) => {
         const values = metrics.map((metric) => formatWeight(headMetric(attention, metric)[layerIndex][head]));
         return [site, label, ...values];

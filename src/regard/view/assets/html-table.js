@@ -47,7 +47,7 @@ export function weightTable(caption, rows, columns, values, selected) {
     topK(weights, RANKS.length).map((column) => `${columns[column].label} ${formatWeight(weights[column])}`);
   const cells = isNarrow ? allWeights : topWeights;
   return {
-    caption: isNarrow ? caption : `${caption}, the five highest of each row`,
+    caption: isNarrow ? caption : `${caption}, the five largest of each row`,
     head: ["", ...(isNarrow ? columns.map((unit) => unit.label) : RANKS)],
     rows: rows.slice(0, MAX_ROWS + 1).map((unit, row) => [unit.label, ...cells(rowSlice(values, row, width))]),
     selected,

@@ -1,4 +1,4 @@
-// The inspector: the weights of the selected word in numbers, the scale, and what the view shows.
+// The inspector: the weights of the selected query in numbers, the selected head, the scale.
 
 import { sum } from "./arrays.js";
 import { headColour, scaleBar } from "./colours.js";
@@ -7,6 +7,7 @@ import { headLabel, isBestHead } from "./head-map.js";
 import { escapeInvisible, formatPercent, formatWeight, pluralize, siteName } from "./labels.js";
 import { queryRows, remapSelection, selectedRow } from "./selection.js";
 import { state, update } from "./state.js";
+import { term, TERMS } from "./terms.js";
 import { entropy, NORMS, topK } from "./weight-tables.js";
 
 const MAX_WEIGHTS = 10;
@@ -17,11 +18,10 @@ const parts = {}; // elements that follow the selection: query, note, weights
 
 const section = (title, ...children) => element("section", {}, title ? element("h2", {}, title) : "", ...children);
 
-export function drawInspector(box, scene, view) {
-  const help = helpSection(view);
+export function drawInspector(box, scene) {
   const omitted = omittedSection(scene.record);
   if (!scene.attention) {
-    box.replaceChildren(help, omitted);
+    box.replaceChildren(omitted);
     return;
   }
   parts.query = element("p", { class: "query-label", dir: "auto" });
@@ -31,15 +31,8 @@ export function drawInspector(box, scene, view) {
     section("", parts.query, parts.note, parts.weights),
     headSection(scene),
     scaleSection(scene),
-    help,
     omitted,
   );
-}
-
-function helpSection(view) {
-  const caution = "Attention shows what this head attended to, not why the model gave its answer.";
-  const summary = element("summary", {}, "What is this?");
-  return section("", element("details", {}, summary, smallText(view.description), smallText(caution)));
 }
 
 // What was left out of the record, and why.
@@ -47,7 +40,7 @@ function omittedSection(record) {
   const entries = [record.omissions || []].flat().filter((entry) => entry.dropped || entry.reason);
   if (!entries.length) return "";
   const notes = entries.map(({ dropped, reason }) => smallText(escapeInvisible(`${dropped}: ${reason}`)));
-  return section("Left out", ...notes);
+  return section("Omitted", ...notes);
 }
 
 function headSection({ attention, layer, heads }) {
@@ -64,19 +57,19 @@ function headSection({ attention, layer, heads }) {
       element("span", { class: "note" }, ` ${label}${star}`),
     );
   });
-  const title = hasSeveral ? `${pluralize(heads.length, "head")}, averaged` : "Head";
+  const title = hasSeveral ? `${pluralize(heads.length, "head")}, averaged` : term("head", "Head");
   return section(title, div("sites", ...sites));
 }
 
 function scaleSection(scene) {
   const norms = Object.entries(NORMS).map(([norm, [label]]) => [label, norm]);
   const units = [
-    ["Words", "word"],
-    ["Subwords", "subword"],
+    ["Words", "word", "merge the subwords of a word: columns are summed, rows averaged (w)"],
+    ["Subwords", "subword", TERMS.subword],
   ];
   const specialOptions = [
-    ["Specials", true, "special tokens are shown"],
-    ["None", false, "special tokens are hidden"],
+    ["All tokens", true, `special tokens are shown. ${TERMS["special tokens"]} (x)`],
+    ["No special", false, "special tokens are hidden (x)"],
   ];
   const selectUnit = (unit) => update({ unit, ...remapSelection(scene, unit) });
   const selectSpecials = (specials) => update({ specials, ...remapSelection(scene, state.unit, specials) });
@@ -84,13 +77,14 @@ function scaleSection(scene) {
     "Scale",
     weightScale(state.norm),
     fieldLabel(
-      "Weights ",
-      select("normalisation (n)", norms, state.norm, (norm) => update({ norm })),
+      term("attention weights", "Weights"),
+      " ",
+      select("normalisation", norms, state.norm, (norm) => update({ norm }), "normalisation of the weights (n)"),
     ),
     smallText(`${NORMS[state.norm][1]}. A weight of zero has the colour of the background.`),
     toolbar(
-      segmentedControl("words or subwords (w)", units, state.unit, selectUnit),
-      segmentedControl("special tokens (x)", specialOptions, state.specials, selectSpecials),
+      segmentedControl("words or subwords", units, state.unit, selectUnit),
+      segmentedControl("special tokens", specialOptions, state.specials, selectSpecials),
     ),
   );
 }
@@ -105,10 +99,11 @@ function weightScale(norm) {
   );
 }
 
-function queryNote({ attention, shift }, bits) {
-  const generated = attention.row_meaning === "generated" ? "while this token is generated" : "from here";
-  const moment = shift ? "after this token was generated" : generated;
-  return `${moment}, the head attended to${bits}`;
+function queryNote({ attention, shift }, isDistribution, weights) {
+  const generated = attention.row_meaning === "generated" ? "while this token is generated, it " : "";
+  const moment = shift ? "after this token was generated, it " : generated;
+  const bits = isDistribution ? [" (", term("entropy"), ` ${entropy(weights).toFixed(1)} bits)`] : [];
+  return [`${moment}attends to`, ...bits];
 }
 
 // Shows the weights of the selected row and announces them.
@@ -131,7 +126,7 @@ export function markInspector(scene, live) {
   const rest = Math.max(0, total - sum(top.map((column) => weights[column])));
   const hasRest = otherCount && isDistribution;
   parts.query.textContent = name;
-  parts.note.textContent = queryNote(scene, isDistribution ? ` (${entropy(weights).toFixed(1)} bits)` : "");
+  parts.note.replaceChildren(...queryNote(scene, isDistribution, weights));
   parts.weights.replaceChildren(
     barList(items, "attended to"),
     hasRest ? smallText(`+ ${pluralize(otherCount, "other")}, ${formatPercent(rest)}`) : "",

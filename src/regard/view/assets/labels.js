@@ -63,7 +63,8 @@ export function formatWeight(weight) {
 
 export const formatSigned = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toPrecision(3);
 export const formatPercent = (share) => `${(100 * share).toFixed(share > 0.0995 || share === 0 ? 0 : 1)} %`;
-export const pluralize = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export const pluralize = (count, noun, plural = `${noun}s`) =>
+  `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 
 const CROSS = ["target → source", "cross-attention: from each target word, while it is generated, to the source"];
 const HOPS = ["hop → sentence", "attention of each hop to the sentences of the story"];
@@ -79,7 +80,7 @@ const ATTENTION_KINDS = {
 export const attentionName = ({ name }) => ATTENTION_KINDS[name]?.[0] ?? escapeInvisible(name);
 
 export function attentionMeaning({ attention, shift }) {
-  const meaning = ATTENTION_KINDS[attention.name]?.[1] ?? "attention of each row";
+  const meaning = ATTENTION_KINDS[attention.name]?.[1] ?? "attention of each row to the columns";
   return shift ? meaning.replace("while it is generated", "after it is generated") : meaning;
 }
 

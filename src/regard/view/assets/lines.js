@@ -1,4 +1,4 @@
-// Lines: tokens in two columns with lines between them, or running text shaded by where a word attends.
+// Lines (head view): tokens in two columns with lines between them, or running text shaded by attention weight.
 
 import { range } from "./arrays.js";
 import { cssVariable, headColour, resizeCanvas, setShade, shadeLevel } from "./colours.js";
@@ -22,8 +22,10 @@ const drawn = {}; // what is on the page: form, tokens, bars, lines, and what th
 export const lines = {
   key: "lines",
   name: "Lines",
+  term: "head view",
+  summary: "which tokens each token attends to.",
   description:
-    "Each word on the left attends to words on the right. Lines show the fewest words that hold 90 % of its attention. Point at a word; click pins it, shift-click adds one, drag for a span.",
+    "Tokens on the left are queries, tokens on the right keys. Lines show the fewest keys that hold 90 % of a query’s attention: the wider a line, the larger the weight. Point at a token to select it; a click pins it, a shift-click adds one, dragging selects a span. As text, the keys are shaded by their weight.",
   draw(stage, scene) {
     const form = chooseForm(scene);
     const inputs = [scene.rows, scene.columns, form, attentionMeaning(scene), root.dataset.theme];
@@ -42,8 +44,8 @@ export const lines = {
         ? drawn.rowTokens
         : scene.columns.map((unit) => tokenElement(unit, "span"));
     const forms = [
-      ["Columns", "columns"],
-      ["Text", "text"],
+      ["Columns", "columns", "queries on the left, keys on the right"],
+      ["Text", "text", "running text, shaded by attention weight"],
     ];
     stage.replaceChildren(
       toolbar(
@@ -73,7 +75,7 @@ export const lines = {
     }
   },
   table: (scene) =>
-    weightTable("Attention of each word", scene.rows, scene.columns, scene.normalized, queryRows(scene)[0]),
+    weightTable("Attention weights of each query", scene.rows, scene.columns, scene.normalized, queryRows(scene)[0]),
 };
 
 function chooseForm({ rows, columns }) {
@@ -209,12 +211,12 @@ export function paragraph(title, text, units, tokens) {
 
 function drawText({ attention, rowText, columnText, rows, columns }) {
   if (isSelfAttention(attention)) {
-    const title = "point at a word: its attention is shaded";
+    const title = "select a token: what it attends to is shaded";
     return listenForRows(div("texts self", paragraph(title, rowText, rows, drawn.rowTokens)));
   }
   return div(
     "texts",
-    paragraph("attended to", columnText, columns, drawn.columnTokens),
-    listenForRows(paragraph("looking", rowText, rows, drawn.rowTokens)),
+    paragraph("keys: what is attended to", columnText, columns, drawn.columnTokens),
+    listenForRows(paragraph("queries", rowText, rows, drawn.rowTokens)),
   );
 }

@@ -1,11 +1,11 @@
-// Math: attention in six steps with the numbers of one head: query, keys, products, scale, softmax, mix.
+// Math: attention in six steps with the numbers of one head: query, keys, products, scale, softmax, weighted sum.
 
 import { dot, loadOnce, maxAbs, range, rowSlice, sum } from "./arrays.js";
 import { decodeBlock } from "./codec.js";
 import { paintPixels, rootLevel, setShade, signedBar, signedLevel } from "./colours.js";
 import { ariaBoolean, button, clamp, div, element, fieldLabel, notice, select, smallText, toolbar } from "./dom.js";
 import { emptyTable } from "./html-table.js";
-import { formatSigned, formatWeight, siteName } from "./labels.js";
+import { formatSigned, formatWeight, pluralize, siteName } from "./labels.js";
 import { axisUnits, queryRows } from "./selection.js";
 import { state, update } from "./state.js";
 import { topK } from "./weight-tables.js";
@@ -14,15 +14,15 @@ const MAX_KEYS = 14; // keys that get a row
 const MAX_SITES = 24; // other heads that are offered
 const MASKED_BELOW = -60000; // scores of masked keys
 const STEPS = [
-  ["query", "The query of the selected word."],
-  ["keys", "Every word that the mask allows has a key."],
-  ["score", "The dot product of query and key: the more similar, the higher."],
+  ["query", "The query of the selected token."],
+  ["keys", "Every token that the mask allows has a key."],
+  ["score", "The dot product of query and key: the more similar they are, the larger it is."],
   ["scale", "The scores are divided by √d_k, the root of the key’s size, so that they do not grow with it."],
-  ["softmax", "Softmax turns scores into weights that add up to 1."],
-  ["mix", "The output of the head: the sum of the values, each multiplied by its weight."],
+  ["softmax", "The softmax turns scores into attention weights that sum to 1."],
+  ["sum", "The output of the head: the sum of the values, each multiplied by its weight."],
 ];
-const [, KEYS, SCORE, SCALE, SOFTMAX, MIX] = range(STEPS.length, (index) => index + 1);
-const walkthrough = { step: MIX, tooltip: null };
+const [, KEYS, SCORE, SCALE, SOFTMAX, SUM] = range(STEPS.length, (index) => index + 1);
+const walkthrough = { step: SUM, tooltip: null };
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
@@ -102,11 +102,11 @@ function vectorLine(label, values, description, symbol) {
 // Buttons for the heads whose queries and keys the record has.
 function otherHeads(record) {
   const findAttention = (name) => record.attention.find((attention) => attention.name === name) || { name };
-  const buttons = record.qkv
-    .slice(0, MAX_SITES)
-    .map(({ attention, layer, head }) =>
-      button(siteName(findAttention(attention), layer, head), () => update({ attention, layer, heads: [head] })),
-    );
+  const buttons = record.qkv.slice(0, MAX_SITES).map(({ attention, layer, head }) =>
+    button(siteName(findAttention(attention), layer, head), () => update({ attention, layer, heads: [head] }), {
+      title: "the six steps of this head",
+    }),
+  );
   const message =
     "The record does not contain queries and keys of this head: they are large, and stored only on request (--store-qkv). It contains:";
   return [notice(message), toolbar(...buttons)];
@@ -140,9 +140,9 @@ function keyRow(qkv, steps, key, label, { maxKey, maxValue }) {
     element("th", { scope: "row", dir: "auto" }, label.slice(0, 40)),
     stepCell(KEYS, "td", vectorStrip(keyVector, maxKey, describeProduct)),
     stepCell(SCORE, "td", steps.products[key].toFixed(2)),
-    stepCell(SCALE, "td", steps.allowed[key] ? steps.scores[key].toFixed(2) : "barred"),
+    stepCell(SCALE, "td", steps.allowed[key] ? steps.scores[key].toFixed(2) : "masked"),
     stepCell(SOFTMAX, "td", weightCell),
-    stepCell(MIX, "td", values ? weighted() : ""),
+    stepCell(SUM, "td", values ? weighted() : ""),
   );
 }
 
@@ -163,29 +163,34 @@ function keyTable(qkv, steps, keyUnits, keyIndices) {
 }
 
 function stepButtons(redraw) {
-  const items = STEPS.map(([name], index) => {
+  const items = STEPS.map(([name, meaning], index) => {
     const onclick = () => {
       walkthrough.step = index + 1;
       redraw();
     };
     const isPressed = ariaBoolean(walkthrough.step === index + 1);
-    return element("li", {}, element("button", { "aria-pressed": isPressed, onclick }, `${index + 1} ${name}`));
+    return element(
+      "li",
+      {},
+      element("button", { title: meaning, "aria-pressed": isPressed, onclick }, `${index + 1} ${name}`),
+    );
   });
   return element("ol", { class: "math-steps" }, ...items);
 }
 
 function explanation(isScaledDot) {
-  const otherScore = " This head scores otherwise, or with a bias: its own scores are shown.";
+  const otherScore = " This head uses another score, or adds a bias: its own scores are shown.";
   const addition = walkthrough.step === SCALE && !isScaledDot ? otherScore : "";
   return element("p", { class: "explanation" }, STEPS[walkthrough.step - 1][1], addition);
 }
 
 function tokenSelect(scene, rows, queryIndex) {
   const options = rows.map((unit, index) => [unit.label.slice(0, 40), index]);
-  return select("token", options, queryIndex, (token) => {
+  const selectToken = (token) => {
     const row = scene.rows.findIndex((unit) => unit.members.includes(token));
     update({ query: Math.max(0, row), pins: [] });
-  });
+  };
+  return select("query token", options, queryIndex, selectToken, "token whose query is used (← →)");
 }
 
 // ---- the view ------------------------------------------------------------------------------------------------------
@@ -193,8 +198,10 @@ function tokenSelect(scene, rows, queryIndex) {
 export const math = {
   key: "math",
   name: "Math",
+  term: "scaled dot-product attention",
+  summary: "from query, key and value to the output of a head in six steps, with this model’s numbers.",
   description:
-    "The six steps of attention for one word and one head, from query, key and value to the output, with this model’s numbers. Space goes to the next step; point at a strip for its numbers and products.",
+    "Each coloured strip is a vector: orange is positive, blue negative. Space goes to the next step; point at a strip to read its numbers and products. The steps are shown for one token and one head; the keys of the largest weights have a row each.",
   missing: (record) =>
     record.qkv?.length
       ? ""
@@ -215,20 +222,20 @@ export const math = {
     const keyIndices = topK(steps.weights, MAX_KEYS).sort((left, right) => left - right);
     const rest = 1 - sum(keyIndices.map((key) => steps.weights[key]));
     const hidden = keys.length - keyIndices.length;
-    const hasOutput = walkthrough.step >= MIX && qkv.values;
+    const hasOutput = walkthrough.step >= SUM && qkv.values;
     walkthrough.tooltip = element("p", { class: "note tip-line" }, " ");
     stage.replaceChildren(
       stepButtons(redraw),
       explanation(steps.isScaledDot),
       vectorLine(rows[queryIndex].label.slice(0, 40), steps.query, `query, ${qkv.keySize} numbers`, "q"),
       keyTable(qkv, steps, keys, keyIndices),
-      hidden > 0 ? smallText(`+ ${hidden} others, which hold ${formatWeight(rest)} of the weight`) : "",
+      hidden > 0 ? smallText(`+ ${pluralize(hidden, "other key")}: ${formatWeight(rest)} of the weight`) : "",
       hasOutput ? vectorLine("Σ", steps.output, "output of the head", "sum") : "",
       walkthrough.tooltip,
       signedBar("+", "−"),
       toolbar(
-        button("Next step", () => this.onSpace(redraw), { title: "Space" }),
-        fieldLabel("for ", tokenSelect(scene, rows, queryIndex)),
+        button("Next step", () => this.onSpace(redraw), { title: "next of the six steps (Space)" }),
+        fieldLabel("query ", tokenSelect(scene, rows, queryIndex)),
       ),
     );
   },
@@ -239,9 +246,9 @@ export const math = {
     if (!qkv) return emptyTable("The record does not contain queries and keys of this head");
     const { rows, keys, queryIndex } = selectedQuery(scene);
     const { products, scores, allowed, weights } = attentionSteps(qkv, queryIndex, keys.length);
-    const score = (key) => (allowed[key] ? scores[key].toFixed(3) : "barred");
+    const score = (key) => (allowed[key] ? scores[key].toFixed(3) : "masked");
     return {
-      caption: `How ${rows[queryIndex].label} comes to its weights`,
+      caption: `Scores and weights of the query ${rows[queryIndex].label}`,
       head: ["key", "q · k", "score", "weight"],
       rows: keys.map((unit, key) => [unit.label, products[key].toFixed(3), score(key), formatWeight(weights[key])]),
     };

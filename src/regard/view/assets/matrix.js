@@ -1,4 +1,4 @@
-// Matrix: weights of rows (queries) and columns (keys), the largest of each row dotted, with coverage and confidence.
+// Matrix (heat map): weights of rows (queries) and columns (keys), the largest of each row dotted, with coverage and confidence.
 
 import { sum } from "./arrays.js";
 import { button, element, smallText, toolbar } from "./dom.js";
@@ -8,6 +8,7 @@ import { weightTable } from "./html-table.js";
 import { attentionMeaning, formatPercent } from "./labels.js";
 import { current, isSelfAttention, queryRows } from "./selection.js";
 import { state, update } from "./state.js";
+import { term, TERMS } from "./terms.js";
 import { entropy, queryRow, transpose } from "./weight-tables.js";
 
 const MAX_SCORED_WEIGHTS = 400000; // beyond this, coverage and confidence are not computed
@@ -17,10 +18,11 @@ const drawn = { heatmap: null };
 
 const mean = (values) => sum(values) / Math.max(1, values.length);
 
-// Coverage falls with the squared deviation of a column's total weight from 1; the confidence of a row is 2 to the minus
-// entropy, that is one over the number of columns it spreads over.
+// Coverage falls with the squared deviation of a column's total weight from 1; the confidence of a row is one minus its
+// entropy relative to that of uniform weights. Figures compute the same (matrix_figure.py).
 function scoreAlignment({ rows, columns, mean: table }) {
   const columnTotals = new Float32Array(columns.length);
+  const maxEntropy = Math.log2(columns.length) || 1;
   const dots = [];
   const confidences = rows.map((_, row) => {
     const weights = queryRow(table, columns.length, [row]);
@@ -30,7 +32,7 @@ function scoreAlignment({ rows, columns, mean: table }) {
       if (weight > weights[best]) best = column;
     });
     if (weights[best] > MIN_DOT_WEIGHT) dots.push([row, best]);
-    return 2 ** -entropy(weights);
+    return Math.max(0, 1 - entropy(weights) / maxEntropy);
   });
   const textTotals = [...columnTotals].filter((_, column) => !columns[column].special);
   const penalties = textTotals.map((total) => Math.log(1 + (1 - total) ** 2));
@@ -78,27 +80,36 @@ function matrixControls(scene) {
   return toolbar(
     element("p", { class: "note lead" }, `${attentionMeaning(scene)}.`),
     isElsewhere
-      ? button("★ Best alignment head", selectAlignmentHead, { title: "the head that aligns best (b)" })
+      ? button("★ Best alignment head", selectAlignmentHead, { title: `${TERMS["alignment head"]} (b)` })
       : null,
-    button("Turn", () => update({ transposed: !transposed }), {
-      title: "rows become columns",
+    button("Transpose", () => update({ transposed: !transposed }), {
+      title: "exchange rows and columns",
       "aria-pressed": String(transposed),
     }),
-    button("−", () => drawn.heatmap.zoom(1 / ZOOM), { "aria-label": "zoom out" }),
-    button("+", () => drawn.heatmap.zoom(ZOOM), { "aria-label": "zoom in" }),
+    button("−", () => drawn.heatmap.zoom(1 / ZOOM), {
+      title: "zoom out (Ctrl and the wheel)",
+      "aria-label": "zoom out",
+    }),
+    button("+", () => drawn.heatmap.zoom(ZOOM), { title: "zoom in (Ctrl and the wheel)", "aria-label": "zoom in" }),
   );
 }
 
 function describeScores({ coverage, confidence }) {
-  const covered = `Coverage ${formatPercent(coverage)} (100 %: each word receives a total weight of 1)`;
-  return `${covered}, confidence ${formatPercent(confidence)} (100 %: each row attends to one word).`;
+  return smallText(
+    term("coverage", "Coverage"),
+    ` ${formatPercent(coverage)} (100 %: each column receives a total weight of 1), `,
+    term("confidence"),
+    ` ${formatPercent(confidence)} (100 %: each row attends to one column).`,
+  );
 }
 
 export const matrix = {
   key: "matrix",
   name: "Matrix",
+  term: "heat map",
+  summary: "the attention weights of one head. Rows are queries, columns are keys.",
   description:
-    "Attention matrix: rows attend to columns; the dot marks the largest weight of a row. Bars on the right: how peaked each row is; below: total attention to each column. Ctrl and the wheel zoom.",
+    "Each row is a probability distribution: how much of its attention the row’s token gives to each column. The dot marks the largest weight of a row. Bars on the right show the confidence of each row, bars below the total weight of each column. Ctrl and the wheel zoom.",
   draw(stage, scene) {
     const { rows, columns } = scene;
     const scores = rows.length * columns.length <= MAX_SCORED_WEIGHTS ? scoreAlignment(scene) : null;
@@ -109,11 +120,7 @@ export const matrix = {
       height: Math.max(320, Math.min(560, window.innerHeight - 330)),
       name: `attention weights, ${rows.length} rows by ${columns.length} columns; arrow keys move, v shows a table`,
     });
-    stage.replaceChildren(
-      matrixControls(scene),
-      drawn.heatmap.element,
-      smallText(scores ? describeScores(scores) : ""),
-    );
+    stage.replaceChildren(matrixControls(scene), drawn.heatmap.element, scores ? describeScores(scores) : "");
     drawn.heatmap.layout();
     this.mark(scene);
   },

@@ -2,7 +2,7 @@
 
 import { compare, recordName } from "./compare.js";
 import { decoding } from "./decoding.js";
-import { ariaBoolean, button, div, element, notice, root, select } from "./dom.js";
+import { ariaBoolean, button, div, element, notice, root, select, smallText } from "./dom.js";
 import { saveFigure } from "./figure-export.js";
 import { flow } from "./flow.js";
 import { drawHeadMap } from "./head-map.js";
@@ -32,8 +32,9 @@ import {
 import { isServed, loadRecord, loadRecordList, store } from "./store.js";
 import { startTheme, toggleTheme } from "./theme.js";
 
-// A view is {key, name, description, draw(stage, scene, redraw), mark(scene, redraw), table(scene)}; optional are
-// missing(record), the reason why there is nothing to draw; prerender(values, axes); onLeft, onRight, onSpace.
+// A view is {key, name, term, summary, description, draw(stage, scene, redraw), mark(scene, redraw), table(scene)}, where
+// `term` is what others call it; optional are missing(record), the reason why there is nothing to draw; prerender(values,
+// axes); onLeft, onRight, onSpace.
 const VIEWS = [lines, heads, matrix, decoding, math, positions, prediction, flow, compare];
 const VIEW_KEYS = VIEWS.map((view) => view.key);
 const MAX_TEXT = 1500; // characters of a text above the view
@@ -62,6 +63,7 @@ function draw() {
   clampState(current.record);
   drawHeader();
   drawViewList();
+  drawExplanation(currentView());
   drawHeadMap(regions.map);
   try {
     const newScene = buildScene(scheduleDraw);
@@ -87,7 +89,7 @@ const firstWord = (rows) =>
 function drawStage(view) {
   const { stage, inspector } = regions;
   stage.dataset.view = view.key;
-  drawInspector(inspector, scene, view);
+  drawInspector(inspector, scene);
   const reason = missingReason(view, current.record);
   if (reason) stage.replaceChildren(notice(reason));
   else if (state.table) stage.replaceChildren(htmlTable(view.table(scene)));
@@ -142,14 +144,15 @@ function drawHeader() {
   const facts = [
     provenance.model,
     provenance.epoch !== undefined && `epoch ${provenance.epoch}`,
-    provenance.off?.length && `without ${provenance.off}`,
+    provenance.ablated?.length && `without ${provenance.ablated}`,
     provenance.when && String(provenance.when).slice(0, 10),
     provenance.version && `Regard ${provenance.version}`,
   ];
   regions.about.textContent = escapeInvisible(facts.filter(Boolean).join(" · "));
   const options = store.records.map((record, index) => [recordName(record), index]);
   const selectRecord = (index) => update({ record: index });
-  regions.chooser.replaceChildren(options.length > 1 ? select("record", options, state.record, selectRecord) : "");
+  const chooser = () => select("record", options, state.record, selectRecord, "record that is shown (, .)");
+  regions.chooser.replaceChildren(options.length > 1 ? chooser() : "");
   regions.tableTool.setAttribute("aria-pressed", ariaBoolean(state.table));
   const shownTexts = Object.entries(texts)
     .filter(([name]) => !texts.source || ["source", "target"].includes(name))
@@ -167,6 +170,19 @@ function textLine(name, text) {
   );
 }
 
+const capitalize = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// What the view is, in one sentence; the rest on request. The element stays, and with it whether it is open.
+function drawExplanation({ term, summary, description }) {
+  const caution =
+    "Attention weights show what a head attends to, not why the model gave its output. To test what a head does, ablate it.";
+  regions["what-is-this"].replaceChildren(
+    element("summary", {}, element("b", {}, "What is this?"), ` ${capitalize(term)}: ${summary}`),
+    smallText(description),
+    smallText(caution),
+  );
+}
+
 function drawViewList() {
   const viewList = regions["view-list"];
   const buttons = VIEWS.map((view, index) =>
@@ -175,7 +191,7 @@ function drawViewList() {
       {
         "aria-current": view === currentView() ? "page" : null,
         class: missingReason(view, current.record) ? "empty" : "",
-        title: `${view.name} (${index + 1})`,
+        title: `${capitalize(view.term)}: ${view.summary} (${index + 1})`,
         onclick: () => update({ view: view.key }),
       },
       element("span", { class: "key", "aria-hidden": "true" }, index + 1),
@@ -212,8 +228,9 @@ function buildFrame(actions, dialog) {
       addRegion("view-list", "nav", { "aria-label": "views" }),
       div(
         "main",
+        addRegion("what-is-this", "details"),
         addRegion("texts", "div"),
-        addRegion("stage", "section", { "aria-label": "the view" }),
+        addRegion("stage", "section", { "aria-label": "view" }),
         addRegion("map", "section", { "aria-label": "head map" }),
       ),
       addRegion("inspector", "aside", { "aria-label": "inspector" }),
@@ -225,23 +242,26 @@ function buildFrame(actions, dialog) {
 function headerTools(actions) {
   const searchInput = addRegion("search", "input", {
     type: "search",
-    placeholder: "find a word",
-    "aria-label": "find a word",
+    placeholder: "find a token",
+    title: "select the first query that contains this; Enter: the next (/)",
+    "aria-label": "find a token",
     hidden: true,
     oninput: () => actions.search(),
     onkeydown: (event) => {
       if (event.key === "Enter") actions.search(true);
     },
   });
-  regions.tableTool = button("Table", () => update({ table: !state.table }), { title: "as a table (v)" });
+  regions.tableTool = button("Table", () => update({ table: !state.table }), {
+    title: "the view as a table of numbers (v)",
+  });
   return div(
     "tools",
     searchInput,
     regions.tableTool,
-    button("Share", actions.share, { title: "copy a link to just this" }),
-    button("Figure", actions.saveFigure, { title: "save a figure (f)" }),
-    button("?", actions.showHelp, { title: "keys (?)", "aria-label": "help: keys" }),
-    button("◐", actions.toggleTheme, { title: "light or dark (t)", "aria-label": "light or dark" }),
+    button("Share", actions.share, { title: "copy a link to this view" }),
+    button("Figure", actions.saveFigure, { title: "save the figure as SVG (f)" }),
+    button("?", actions.showHelp, { title: "help: keys and terms (?)", "aria-label": "help: keys and terms" }),
+    button("◐", actions.toggleTheme, { title: "light or dark theme (t)", "aria-label": "light or dark theme" }),
   );
 }
 
@@ -251,8 +271,9 @@ function runForm() {
     type: "text",
     class: "run-text",
     maxlength: MAX_INPUT,
-    "aria-label": "a text for the model",
-    placeholder: "Type a text for the model",
+    title: "text for the model; Enter runs it",
+    "aria-label": "text for the model",
+    placeholder: "Enter a text for the model",
     dir: "auto",
   });
   const submit = (event) => {
@@ -260,7 +281,11 @@ function runForm() {
     const { task } = current.record;
     runText(store.tasks.includes(task) ? task : store.tasks[0], input.value, {});
   };
-  const submitButton = element("button", { class: "tool strong", type: "submit" }, "Run");
+  const submitButton = element(
+    "button",
+    { class: "tool strong", type: "submit", title: "run the model on this text" },
+    "Run",
+  );
   return element("form", { class: "run-form", onsubmit: submit }, input, submitButton);
 }
 
@@ -287,7 +312,7 @@ function search(isRepeated) {
   const matches = [...scene.rows.keys()].filter((row) => term && scene.rows[row].label.toLowerCase().includes(term));
   const match = (isRepeated && matches.find((row) => row > state.query)) ?? matches[0];
   if (match !== undefined) update({ query: match, pins: [match] });
-  report(term && !matches.length ? `no word has “${term}” in it` : "");
+  report(term && !matches.length ? `no token contains “${term}”` : "");
 }
 
 async function share() {
@@ -296,7 +321,7 @@ async function share() {
     () => true,
     () => false,
   );
-  report(isCopied ? "a link to just this was copied" : `the link: ${location.href}`);
+  report(isCopied ? "the link to this view was copied" : `the link: ${location.href}`);
 }
 
 // ---- start ---------------------------------------------------------------------------------------------------------
@@ -315,7 +340,7 @@ async function openRecords() {
     draw();
     scheduleAddress();
   } catch (error) {
-    regions.status.textContent = `that did not open: ${escapeInvisible(error.message)}`;
+    regions.status.textContent = `the record could not be opened: ${escapeInvisible(error.message)}`;
   }
 }
 
@@ -363,6 +388,6 @@ async function start() {
 }
 
 start().catch((error) => {
-  page.append(notice(`The page was not drawn: ${error.message}`));
+  page.append(notice(`The page could not be drawn: ${error.message}`));
   console.warn(error);
 });

@@ -7,12 +7,16 @@ import { div, element, smallText, svgBox, svgElement, titledBlock } from "./dom.
 import { Heatmap } from "./heatmap.js";
 import { emptyTable } from "./html-table.js";
 import { escapeInvisible, formatSigned, formatWeight } from "./labels.js";
+import { term } from "./terms.js";
 
 const MEANINGS = {
-  sinusoidal: "sines and cosines of slower and slower waves are added to each word.",
-  learned: "a vector for each position was learned, and is added to each word.",
-  rotary: "queries and keys are turned by an angle that grows with the position: only the distance counts.",
-  relative: "scores get a bonus that depends on the distance alone.",
+  // by the name of the scheme
+  sinusoidal: "sines and cosines of increasing wavelengths are added to the embedding of each token.",
+  learned: "a learned vector per position is added to the embedding of each token.",
+  rotary:
+    "queries and keys are rotated by an angle that grows with the position, so that scores depend on the distance.",
+  relative: "a learned bias that depends on the distance is added to the scores.",
+  alibi: "a bias that falls linearly with the distance is added to the scores.",
 };
 const MAX_POSITIONS = 256;
 const MAP_HEIGHT = 380;
@@ -20,15 +24,15 @@ const PLOT_HEIGHT = 64;
 const OFFSETS = [1, 2, 4, 8, 16]; // of the table
 const selected = { position: 0, heatmaps: [], plot: null };
 
-const positionCodes = (block, redraw) =>
+const positionEncodings = (block, redraw) =>
   loadOnce(block, async () => cosineSimilarities(await decodeBlock(block), ...block.shape), redraw);
 
 function cosineSimilarities(values, total, dimensions) {
   const count = Math.min(total, MAX_POSITIONS);
   const unitVectors = range(count, (position) => {
-    const code = rowSlice(values, position, dimensions);
-    const norm = Math.hypot(...code) || 1;
-    return code.map((value) => value / norm);
+    const encoding = rowSlice(values, position, dimensions);
+    const norm = Math.hypot(...encoding) || 1;
+    return encoding.map((value) => value / norm);
   });
   const similarities = new Float32Array(count * count);
   for (let row = 0; row < count; row += 1) {
@@ -64,8 +68,8 @@ function selectPosition({ count, similarities }, row, column) {
   );
 }
 
-function positionHeatmap(codes, width, { columns, values, max, name, describeCell }) {
-  const { count } = codes;
+function positionHeatmap(encodings, width, { columns, values, max, name, describeCell }) {
+  const { count } = encodings;
   return new Heatmap({
     rows: indexUnits(count),
     columns: indexUnits(columns),
@@ -79,14 +83,14 @@ function positionHeatmap(codes, width, { columns, values, max, name, describeCel
     isSelfAttention: true,
     cellWidth: Math.min(20, (width - 50) / columns),
     cellHeight: Math.max(1.5, Math.min(18, MAP_HEIGHT / count)),
-    onHover: (row, column) => selectPosition(codes, row, column),
+    onHover: (row, column) => selectPosition(encodings, row, column),
     onPick: () => {},
   });
 }
 
-function codeHeatmap(codes, width) {
-  const { values, dimensions } = codes;
-  return positionHeatmap(codes, width, {
+function encodingHeatmap(encodings, width) {
+  const { values, dimensions } = encodings;
+  return positionHeatmap(encodings, width, {
     columns: dimensions,
     values,
     max: maxAbs(values),
@@ -96,13 +100,13 @@ function codeHeatmap(codes, width) {
   });
 }
 
-function similarityHeatmap(codes, width) {
-  const { similarities, count } = codes;
-  return positionHeatmap(codes, width, {
+function similarityHeatmap(encodings, width) {
+  const { similarities, count } = encodings;
+  return positionHeatmap(encodings, width, {
     columns: count,
     values: similarities,
     max: 1,
-    name: "similarity of positions",
+    name: "cosine similarity of positions",
     describeCell: (row, column) =>
       `positions ${row} and ${column}: ${formatWeight(similarities[row * count + column])}`,
   });
@@ -111,23 +115,25 @@ function similarityHeatmap(codes, width) {
 export const positions = {
   key: "positions",
   name: "Positions",
+  term: "positional encodings",
+  summary: "how the model represents word order, and how similar its encodings of two positions are.",
   description:
-    "Attention alone ignores word order, so each position has an encoding. Left: the encoding of each position, one per row. Right: the cosine similarity of every two encodings.",
+    "Attention alone ignores word order, so each position has an encoding. Left: one row per position, one column per dimension. Right: the cosine similarity of the encodings of any two positions; below, that of the selected position to all others.",
   missing: (record) =>
     record.positions ? "" : "This record has no positional encodings: the model has none, or they were not stored.",
   draw(stage, { record }, redraw) {
     const { kind } = record.positions;
-    const codes = positionCodes(record.positions, redraw);
-    if (!codes) {
+    const encodings = positionEncodings(record.positions, redraw);
+    if (!encodings) {
       stage.replaceChildren(smallText("loading …"));
       return;
     }
-    const { count, total, dimensions } = codes;
+    const { count, total, dimensions } = encodings;
     const width = stage.clientWidth > 684 ? (stage.clientWidth - 24) / 2 : stage.clientWidth;
-    const codeMap = codeHeatmap(codes, width);
-    const similarityMap = similarityHeatmap(codes, width);
+    const encodingMap = encodingHeatmap(encodings, width);
+    const similarityMap = similarityHeatmap(encodings, width);
     selected.heatmaps = [
-      [codeMap, dimensions],
+      [encodingMap, dimensions],
       [similarityMap, count],
     ];
     selected.position = Math.min(selected.position, count - 1);
@@ -138,25 +144,25 @@ export const positions = {
       element("p", { class: "note lead" }, summary),
       div(
         "pair",
-        titledBlock(`codes, ${count} positions × ${dimensions}`, codeMap.element),
-        titledBlock("similarity of positions", similarityMap.element),
+        titledBlock(`${count} positions × ${dimensions} dimensions`, encodingMap.element),
+        titledBlock(term("cosine similarity", "cosine similarity of positions"), similarityMap.element),
       ),
       selected.plot,
-      signedBar(formatWeight(maxAbs(codes.values))),
+      signedBar(formatWeight(maxAbs(encodings.values))),
     );
     selected.heatmaps.forEach(([map]) => map.layout());
-    selectPosition(codes, selected.position, -1);
+    selectPosition(encodings, selected.position, -1);
   },
   mark() {},
   table({ record }) {
-    const codes = positionCodes(record.positions, () => {});
-    if (!codes) return emptyTable("Positional encodings are being loaded");
-    const { count, similarities } = codes;
+    const encodings = positionEncodings(record.positions, () => {});
+    if (!encodings) return emptyTable("Positional encodings are being loaded");
+    const { count, similarities } = encodings;
     const offsets = OFFSETS.filter((offset) => offset < count);
     const similarity = (position, offset) =>
       position + offset < count ? formatWeight(similarities[position * count + position + offset]) : "";
     return {
-      caption: "Similarity of each position to later ones",
+      caption: "Cosine similarity of each position to later ones",
       head: ["position", ...offsets.map((offset) => `+${offset}`)],
       rows: range(count, (position) => [`${position}`, ...offsets.map((offset) => similarity(position, offset))]),
     };

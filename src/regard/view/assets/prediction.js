@@ -1,4 +1,4 @@
-// Prediction: class probabilities, or the start and end of an answer; and the attribution of the prediction to tokens.
+// Prediction: label probabilities, or the start and end of an answer; and the attribution of the prediction to tokens.
 
 import { setShade, signedBar, signedLevel, sparkline } from "./colours.js";
 import {
@@ -15,24 +15,30 @@ import {
 } from "./dom.js";
 import { escapeInvisible, formatPercent, formatWeight, textUnits } from "./labels.js";
 import { paragraph, tokenElement } from "./lines.js";
+import { term } from "./terms.js";
 
-const MAX_CLASSES = 40;
+const MAX_LABELS = 40;
 const CURVE_HEIGHT = 120;
 const MAX_SEGMENTS = 3; // attribution methods that are offered side by side
+const METHODS = {
+  "gradient×input": "gradient of the output by each embedding, multiplied by the embedding",
+  "integrated gradients": "gradients summed along a path from an empty input to this one",
+  occlusion: "change of the output when a token is replaced",
+};
 const NO_SPAN = [0, -1];
 const selected = { method: 0, answer: 0 };
 
 const attributedText = ({ texts }, attribution) => texts[attribution?.side || "source"] || Object.values(texts)[0];
 
-export function classBars({ labels, probabilities }) {
+export function labelBars({ labels, probabilities }) {
   const order = [...probabilities.keys()].sort((left, right) => probabilities[right] - probabilities[left]);
-  const items = order.slice(0, MAX_CLASSES).map((index, rank) => ({
+  const items = order.slice(0, MAX_LABELS).map((index, rank) => ({
     label: escapeInvisible(labels[index]),
     value: formatPercent(probabilities[index]),
     share: probabilities[index],
     isSelected: rank === 0,
   }));
-  return barList(items, "classes");
+  return barList(items, "labels");
 }
 
 // Probabilities of start and end along the passage, the selected answer shaded.
@@ -62,7 +68,7 @@ function spanCurves({ start, end, answers = [] }, width) {
       element("i", { class: "dot start" }),
       "start ",
       element("i", { class: "dot end" }),
-      `end, along the passage (highest ${formatWeight(max)})`,
+      `end: probability of each token of the passage (at most ${formatWeight(max)})`,
     ),
   );
 }
@@ -77,6 +83,7 @@ function answerList({ answers = [], none }, redraw) {
     const attributes = {
       class: "answer",
       "aria-pressed": ariaBoolean(index === selected.answer),
+      title: "mark this answer in the text",
       onpointerenter: selectAnswer,
       onclick: selectAnswer,
     };
@@ -113,6 +120,7 @@ function attributionChart({ attribution: methods = [] }, redraw) {
   const options = methods.map(({ method, target }, index) => [
     `${escapeInvisible(method)}, of ${escapeInvisible(target).slice(0, 40)}`,
     index,
+    METHODS[method] ?? "method of attribution",
   ]);
   const selectMethod = (index) => {
     selected.method = index;
@@ -121,30 +129,30 @@ function attributionChart({ attribution: methods = [] }, redraw) {
   const control = methods.length > MAX_SEGMENTS ? select : segmentedControl;
   const { agreement } = methods[selected.method];
   return titledBlock(
-    "attribution",
+    term("attribution"),
     toolbar(control("attribution", options, selected.method, selectMethod)),
-    signedBar("for", "against"),
+    signedBar("supports", "opposes"),
     typeof agreement === "number"
-      ? smallText(`Agreement with attention (rank correlation): ${formatWeight(agreement)}.`)
+      ? smallText(term("agreement", "Agreement"), ` with attention (rank correlation): ${formatWeight(agreement)}.`)
       : "",
   );
 }
 
 function predictionSummary(predicted, stage, redraw) {
   if (!predicted) return "";
-  if (predicted.labels) return titledBlock("classes", classBars(predicted));
+  if (predicted.labels) return titledBlock("labels, most probable first", labelBars(predicted));
   const curves = spanCurves(predicted, Math.min(860, stage.clientWidth - 8));
   return titledBlock("answers, best first", answerList(predicted, redraw), curves);
 }
 
-const classTable = ({ labels, probabilities }) => ({
-  caption: "Probability of each class",
-  head: ["class", "probability"],
+const labelTable = ({ labels, probabilities }) => ({
+  caption: "Probability of each label",
+  head: ["label", "probability"],
   rows: labels.map((label, index) => [escapeInvisible(label), formatWeight(probabilities[index])]),
 });
 
 const answerTable = ({ answers }) => ({
-  caption: "Answers, the best first",
+  caption: "Answers, best first",
   head: ["answer", "first token", "last token", "score"],
   rows: answers.map(([firstToken, lastToken, text, score]) => [
     escapeInvisible(text),
@@ -166,12 +174,14 @@ function attributionTable(record, attribution) {
 export const prediction = {
   key: "prediction",
   name: "Prediction",
+  term: "label probabilities, answer spans, attribution",
+  summary: "what the model predicts, and which tokens the prediction depends on.",
   description:
-    "The prediction with its probabilities. Below, the text coloured by attribution (orange supports the prediction, blue opposes it), which is computed independently of attention; their agreement is a number.",
+    "Labels, or answer spans, with their probabilities. Below, the text is coloured by attribution, which is computed independently of attention: orange supports the prediction, blue opposes it. The agreement of attribution and attention is a number.",
   missing: (record) =>
     record.prediction || record.attribution?.length
       ? ""
-      : "This record has no prediction: it exists for classified texts, for answers in a passage, and wherever attribution was computed.",
+      : "This record has no prediction: records of classifiers and of question answering have one, and those with attribution.",
   draw(stage, { record }, redraw) {
     selected.method = Math.min(selected.method, Math.max(0, (record.attribution?.length || 0) - 1));
     stage.replaceChildren(
@@ -184,6 +194,6 @@ export const prediction = {
   table({ record }) {
     const predicted = record.prediction;
     if (!predicted) return attributionTable(record, record.attribution[selected.method]);
-    return predicted.labels ? classTable(predicted) : answerTable(predicted);
+    return predicted.labels ? labelTable(predicted) : answerTable(predicted);
   },
 };

@@ -1,4 +1,4 @@
-// Asks the server's model for a new record: another text, another token, heads ablated.
+// Asks the server's model for a new record: another text, another target prefix, heads ablated.
 
 import { current } from "./selection.js";
 import { state, update } from "./state.js";
@@ -25,17 +25,17 @@ export function onRun(report) {
 export async function runText(task, text, options, shouldCompare = false) {
   if (progress.isRunning || !text.trim()) return;
   progress.isRunning = true;
-  progress.report("the model is at work …");
+  progress.report("the model is running …");
   try {
     const id = await streamRun(task, text, options, ({ step }) => {
-      if (step) progress.report(`wrote ${step.token}`);
+      if (step) progress.report(`generated ${step.token}`);
     });
     await refreshList();
     progress.report("");
     const record = recordIndex(id);
     update(shouldCompare ? { record, comparedWith: state.record, view: "compare" } : { record });
   } catch (error) {
-    progress.report(`that did not work: ${error.message}`);
+    progress.report(`the run failed: ${error.message}`);
   } finally {
     progress.isRunning = false;
   }

@@ -8,6 +8,7 @@ import { selectAlignmentHead } from "./matrix.js";
 import { current, remapSelection, selectAttention } from "./selection.js";
 import { state, update } from "./state.js";
 import { store } from "./store.js";
+import { TERMS } from "./terms.js";
 import { NORMS } from "./weight-tables.js";
 
 function moveRow(scene, step) {
@@ -50,27 +51,27 @@ export function buildShortcuts(actions) {
   const otherUnit = () => cycle(["word", "subword"], state.unit);
   const onArrow = (handler, step) => (handler ? handler() : moveRow(scene(), step));
   const shortcuts = {
-    ArrowLeft: [() => onArrow(view().onLeft, -1), "← →", "previous, next word (in Steps: step)"],
+    ArrowLeft: [() => onArrow(view().onLeft, -1), "← →", "previous, next token (in Decoding: step)"],
     ArrowRight: [() => onArrow(view().onRight, 1)],
     ArrowUp: [() => moveLayer(-1), "↑ ↓", "layer"],
     ArrowDown: [() => moveLayer(1)],
     "[": [() => moveHead(-1), "[ ]", "head"],
     "]": [() => moveHead(1)],
-    Enter: [() => selectRow(state.query, false), "Enter", "pin the word, or let it go"],
+    Enter: [() => selectRow(state.query, false), "Enter", "pin or unpin the selected token"],
     Escape: [() => clearSelection(actions), "Esc", "clear the selection"],
-    " ": [() => view().onSpace?.(actions.redraw), "Space", "next step (Maths), play (Steps)"],
-    w: [() => setUnits(scene(), otherUnit(), state.specials), "w", "words or subwords"],
-    n: [() => update({ norm: cycle(Object.keys(NORMS), state.norm) }), "n", "normalise"],
-    x: [() => setUnits(scene(), state.unit, !state.specials), "x", "special tokens"],
-    k: [nextAttention, "k", "kind of attention"],
+    " ": [() => view().onSpace?.(actions.redraw), "Space", "next step (Math), play or pause (Decoding)"],
+    w: [() => setUnits(scene(), otherUnit(), state.specials), "w", "words or subwords as units"],
+    n: [() => update({ norm: cycle(Object.keys(NORMS), state.norm) }), "n", "next normalisation of weights"],
+    x: [() => setUnits(scene(), state.unit, !state.specials), "x", "show or hide special tokens"],
+    k: [nextAttention, "k", "next kind of attention: encoder, decoder, cross"],
     b: [selectAlignmentHead, "b", "best alignment head"],
-    l: [toggleReferenceHead, "l", "compare other heads with this one (Heads)"],
-    v: [() => update({ table: !state.table }), "v", "as a table"],
-    ",": [() => moveRecord(-1), ", .", "record before, after"],
+    l: [toggleReferenceHead, "l", "sort heads by similarity to the selected one (Heads)"],
+    v: [() => update({ table: !state.table }), "v", "view or table"],
+    ",": [() => moveRecord(-1), ", .", "previous, next record"],
     ".": [() => moveRecord(1)],
-    "/": [actions.openSearch, "/", "find a word"],
-    f: [actions.saveFigure, "f", "save a figure"],
-    t: [actions.toggleTheme, "t", "light or dark"],
+    "/": [actions.openSearch, "/", "find a token"],
+    f: [actions.saveFigure, "f", "save the figure as SVG"],
+    t: [actions.toggleTheme, "t", "light or dark theme"],
     "?": [actions.showHelp, "?", "this help"],
   };
   actions.views.forEach(({ key }, index) => {
@@ -83,8 +84,8 @@ export function buildShortcuts(actions) {
 function belongsToControl({ key, target }) {
   const isInside = (selector) => target.closest?.(selector);
   const isSliderIdle = target.type === "range" && !key.startsWith("Arrow");
-  if (isInside("input, select, textarea, summary") && key !== "Escape" && !isSliderIdle) return true;
-  return (key === "Enter" || key === " ") && isInside("button, a");
+  if (isInside("input, select, textarea") && key !== "Escape" && !isSliderIdle) return true;
+  return (key === "Enter" || key === " ") && isInside("button, a, summary");
 }
 
 export function listenForShortcuts(shortcuts, isBlocked) {
@@ -101,19 +102,25 @@ export function listenForShortcuts(shortcuts, isBlocked) {
 export function helpDialog(shortcuts, views) {
   const described = Object.values(shortcuts).filter(([, keys]) => keys);
   const entries = [["", "1 – 9", views.map((view) => view.name).join(", ")], ...described];
-  const definitions = entries.flatMap(([, keys, description]) => [
+  const keyList = entries.flatMap(([, keys, description]) => [
     element("dt", {}, element("kbd", {}, keys)),
     element("dd", {}, description),
   ]);
+  const termList = Object.entries(TERMS).flatMap(([name, meaning]) => [
+    element("dt", {}, name),
+    element("dd", {}, meaning),
+  ]);
   const note =
-    "Inside the head map and a matrix the arrows go from cell to cell. Every view has a table form. The address contains the current view: copy it to share.";
+    "In the head map and in a matrix, arrow keys move from cell to cell. Every view has a table. The address contains the current view: copy it to share.";
   const dialog = element(
     "dialog",
-    { "aria-label": "keys" },
+    { "aria-label": "help: keys and terms" },
     element("h2", {}, "Keys"),
-    element("dl", {}, ...definitions),
+    element("dl", {}, ...keyList),
     element("p", { class: "note" }, note),
-    button("Close", () => dialog.close(), { autofocus: true }),
+    element("h2", {}, "Terms"),
+    element("dl", {}, ...termList),
+    button("Close", () => dialog.close(), { autofocus: true, title: "close the help (Esc)" }),
   );
   return dialog;
 }

@@ -25,12 +25,12 @@ export const state = {
   sort: "layer",
   label: "",
   metric: "",
-  ablated: [], // names of heads that are switched off
+  ablated: [], // names of heads to ablate
   hoveredHeads: [], // [layer, heads] that are fetched first
 };
 const DEFAULTS = { ...state };
 const POINTER_FIELDS = new Set(["query", "key", "pins", "step"]); // what is pointed at, not what is drawn
-const ADDRESS_FIELDS = { comparedWith: "with", mass: "cut", transposed: "turned" }; // where they differ from the state's
+const ADDRESS_FIELDS = { comparedWith: "with" }; // where they differ from the state's
 const CHOICES = {
   unit: ["word", "subword"],
   norm: Object.keys(NORMS),
@@ -116,10 +116,10 @@ export function applyAddress(record) {
   state.query = readInteger("q", record.view?.q ?? -1);
   state.step = readInteger("step", 0);
   state.pins = parseList(address.get("pin")) || [];
-  state.mass = clamp(Number(address.get("cut")) || 0.9, 0.1, 1);
+  state.mass = clamp(Number(address.get("mass")) || 0.9, 0.1, 1);
   state.specials = address.get("specials") !== "no";
   state.table = address.get("table") === "yes";
-  state.transposed = address.get("turned") === "yes";
+  state.transposed = address.get("transposed") === "yes";
   clampState(record);
 }
 
@@ -129,8 +129,8 @@ function addressFields() {
     attention: state.attention,
     layer: state.layer,
     heads: state.heads.join(","),
-    q: state.query,
   };
+  if (state.query >= 0) fields.q = state.query;
   const optional = ["step", "comparedWith", "mass", ...Object.keys(CHOICES), ...(isServed ? [] : ["record"])];
   for (const name of optional) {
     if (state[name] !== DEFAULTS[name]) fields[ADDRESS_FIELDS[name] ?? name] = state[name];

@@ -6,10 +6,13 @@ const NEGLIGIBLE = 0.004; // weights that get no line
 
 // Normalizations: name, description.
 export const NORMS = {
-  raw: ["raw", "Weights as they are, shaded by their root"],
-  linear: ["linear", "Weights as they are, shaded straight"],
-  max: ["row max", "Each row divided by its highest weight, shaded by the root"],
-  text: ["without specials", "Special tokens left out, rows made to add up to 1 again, shaded by the root"],
+  raw: ["raw", "Raw weights; the shade grows with their square root"],
+  linear: ["linear", "Raw weights; the shade is proportional to them"],
+  max: ["row max", "Weights relative to the largest of their row; the shade grows with the square root"],
+  text: [
+    "without specials",
+    "Without special tokens, rows renormalised to sum to 1; the shade grows with the square root",
+  ],
 };
 
 const coversEachToken = (units, tokenCount) =>

@@ -51,9 +51,9 @@ def _draw_labels(drawing: Drawing, prediction: LabelProbabilities) -> float:
     return _draw_bars(drawing, 2, ranked[:MAX_LABELS])
 
 
-def ranked_labels(found: LabelProbabilities) -> list[tuple[str, float]]:
+def ranked_labels(prediction: LabelProbabilities) -> list[tuple[str, float]]:
     """Labels with their probabilities, most probable first."""
-    return sorted(zip(found.labels, found.probabilities, strict=True), key=lambda pair: -pair[1])
+    return sorted(zip(prediction.labels, prediction.probabilities, strict=True), key=lambda pair: -pair[1])
 
 
 def _draw_bars(drawing: Drawing, top: float, ranked: Sequence[tuple[str, float]]) -> float:
@@ -68,7 +68,7 @@ def _draw_bars(drawing: Drawing, top: float, ranked: Sequence[tuple[str, float]]
         drawing.text(left - 5, y + 7.4, label, anchor="end", bold=is_first, room=left - 5, colour=colour)
         drawing.box(left, y + 1.5, length, bar_height, theme.raised)
         fraction = min(1.0, max(0.0, probability))
-        drawing.box(left, y + 1.5, length * fraction, bar_height, theme.plus if is_first else theme.mid)
+        drawing.box(left, y + 1.5, length * fraction, bar_height, theme.ink if is_first else theme.mid)
         drawing.text(drawing.width, y + 7.4, f"{100 * probability:.1f} %", size=SMALL, anchor="end")
     return top + ROW_HEIGHT * len(ranked)
 
@@ -112,7 +112,7 @@ def _draw_spans(drawing: Drawing, record: Record, prediction: SpanProbabilities)
         y = axes.point(start, probability)[1]
         drawing.stroke([(axes.left, y), (axes.right, y)], theme.line, width=0.4)
         drawing.text(axes.left - 3, y + 2, format_percent(probability), size=5.2, colour=theme.soft, anchor="end")
-    colours = HEAD_COLOURS[:2] if theme.name == "light" else (theme.plus, theme.minus)
+    colours = HEAD_COLOURS[:2] if theme.name == "light" else (theme.minus, theme.plus)
     _draw_curve(drawing, axes, text, prediction.start, name="start", index=0, colour=colours[0])
     _draw_curve(drawing, axes, text, prediction.end, name="end", index=1, colour=colours[1])
     header = f"{max(1, stop - start)} tokens of the passage →"
@@ -174,7 +174,7 @@ def _draw_attribution(drawing: Drawing, record: Record, attribution: Attribution
     max_value = float(np.abs(attribution.values).max()) or 1.0
     levels = signed_levels(np.asarray(attribution.values), max_value)
     bottom = shaded_text(drawing, top, record.texts[attribution.text_name], levels.tolist())
-    caption = f"{attribution.method} for “{attribution.target}”: blue speaks for it, orange against it."
+    caption = f"{attribution.method} for “{attribution.target}”: orange supports it, blue opposes it."
     if attribution.agreement is not None:
         caption += f" Agreement with attention {attribution.agreement:.2f}.".replace("-", "−")
     return draw_signed_scale(drawing, bottom + 5, max_value, caption)

@@ -92,14 +92,14 @@ def _label(is_self: bool, weights: Weights, rows: NDArray[np.int64], special_wei
     if not len(rows):
         return "mixed"
     if special_weight > 0.5:
-        return "special marks"
+        return "special tokens"
     if is_self:
-        for offset, label in ((-1, "previous"), (0, "itself"), (1, "next")):
+        for offset, label in ((-1, "previous token"), (0, "same token"), (1, "next token")):
             has_neighbour = (rows + offset >= 0) & (rows + offset < columns)
             queries = rows[has_neighbour]
             if len(queries) and weights[has_neighbour, queries + offset].mean() > 0.5:
                 return label
     if weights.max(axis=-1).mean() > 0.5:
-        return "sharp"
+        return "peaked"
     entropy_nats = _entropy(weights) * np.log(2)
     return "broad" if columns > 2 and entropy_nats > 0.75 * np.log(columns) else "mixed"
