@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ import torch
 import regard
 from regard.attention.masks import Mask, causal, global_tokens, window
 from regard.view.figure import figure
+from regard.view.figures.matrix_figure import confidence
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
+from regard.view.selection import select_attention
 
 PICTURES = Path(__file__).parent / "pictures"
 THEMES = ("light", "dark")
@@ -51,6 +53,20 @@ class Picture:
 def translation_record(runs: Path, store_qkv: str = "") -> Record:
     """Record of a translation."""
     return regard.load(runs / "m30k", threads=1)(SENTENCE).record(store_qkv=store_qkv)
+
+
+@cache
+def alignment_record(runs: Path) -> Record:
+    """Record that opens with the cross-attention head whose largest weights are on the most source words."""
+    record = replace(translation_record(runs), best=None, view={})
+
+    def alignment_score(site: tuple[str, int, int]) -> tuple[int, float]:
+        selection = select_attention(record, *site, words=True)
+        return len({*selection.table.argmax(axis=1).tolist()}), confidence(selection)
+
+    cross = record["decoder.cross"]
+    sites = [(cross.name, layer, head) for layer in cross.layers for head in range(cross.num_heads)]
+    return replace(record, best=max(sites, key=alignment_score))
 
 
 @cache
@@ -78,13 +94,13 @@ def mask_record(mask: Mask, _: Path) -> Record:
 
 
 FIGURES: dict[str, Picture] = {
-    "alignment": Picture(translation_record, "matrix", {"attention": "decoder.3.cross:0", "words": True}),
-    "lines": Picture(translation_record, "lines", {"attention": "decoder.3.cross:0", "words": True}),
-    "heads": Picture(translation_record, "heads", {"attention": "decoder.cross", "width": "page"}),
+    "alignment": Picture(alignment_record, "matrix", {"words": True}),
+    "lines": Picture(alignment_record, "lines", {"words": True}),
+    "heads": Picture(alignment_record, "heads", {"attention": "decoder.cross", "width": "page"}),
     "decoding": Picture(translation_record, "decoding", {"width": "page"}),
     "beam-tree": Picture(translation_record, "beam-tree", {"width": "page"}),
     "positions": Picture(translation_record, "positions", {"width": "page"}),
-    "flow": Picture(translation_record, "flow", {"attention": "encoder.self", "width": "page"}),
+    "flow": Picture(translation_record, "flow", {"attention": "encoder.self", "words": True, "width": "page"}),
     "math": Picture(lambda runs: translation_record(runs, "encoder.1.self:0"), "math", {"width": "page"}),
     "hops": Picture(answer_record, "hops"),
     "prediction": Picture(label_record, "prediction"),

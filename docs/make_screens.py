@@ -2,8 +2,9 @@
 
     python -m docs.make_screens record.json [other.json …]      # every view of the first record, in docs/pictures
 
-A record is written by `regard see MODEL TEXT --out record.json`: first of a translator (docs/make_pictures.py), then
-of a BERT such as MiniLM, then of the translator with a head ablated (--ablate). Needs chromium and the dev extra.
+A record is written by `regard see MODEL TEXT --out record.json`: first of a translation model (docs/make_pictures.py)
+with `--store-qkv encoder.1.self:0`, then of a BERT such as MiniLM, then of the translation model with
+`--ablate decoder.0.cross:2`. Needs chromium and the dev extra.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from regard.view.record.record import Record
 from tests.view.browser import Seen, started, written
 
 PICTURES = Path(__file__).parent / "pictures"
+ALIGNMENT = "attention=decoder.cross&layer=2&heads=2"  # a head that aligns words (docs/make_pictures.py finds it)
 SHOTS = {  # name: (record, fragment, theme, width)
-    "page-lines": (0, "view=lines&q=3", "light", 1200),
+    "page-lines": (0, f"view=lines&{ALIGNMENT}&q=3", "light", 1200),
     "page-lines-dark": (1, "view=lines&layer=1&heads=4,8,11&q=10", "dark", 1200),
     "page-heads-dark": (1, "view=heads", "dark", 1200),
-    "page-matrix": (0, "view=matrix&q=4", "light", 1200),
-    "page-decoding": (0, "view=decoding&step=4", "light", 1200),
-    "page-math": (0, "view=math&q=2", "light", 1200),
+    "page-matrix": (0, f"view=matrix&{ALIGNMENT}&q=4", "light", 1200),
+    "page-decoding": (0, f"view=decoding&{ALIGNMENT}&step=4", "light", 1200),
+    "page-math": (0, "view=math&attention=encoder.self&layer=1&heads=0&q=2", "light", 1200),
     "page-positions": (0, "view=positions", "light", 1200),
     "page-flow": (1, "view=flow", "light", 1200),
-    "page-compare": (0, "view=compare&with=2", "light", 1200),
-    "page-phone": (0, "view=matrix&q=4", "dark", 390),
+    "page-compare": (0, f"view=compare&{ALIGNMENT}&with=2", "light", 1200),
+    "page-phone": (0, f"view=matrix&{ALIGNMENT}&q=4", "dark", 390),
 }
 
 

@@ -15,15 +15,17 @@ import pytest
 
 from regard.components import VIEWS
 from regard.errors import UsageError
-from regard.view.drawing import Grid, TextLine
+from regard.view.drawing import Disc, Grid, TextLine
 from regard.view.figure import Figure, default_view, figure
 from regard.view.figures.flow_figure import rollout, rollout_steps
 from regard.view.figures.hops_figure import hop_weights
 from regard.view.palette import LEVELS, weight_levels
 from regard.view.record.attention import AttentionRecord
+from regard.view.record.parts import LabelProbabilities
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 from regard.view.selection import select_attention
+from regard.view.terminal import EMPTY_MEMORIES
 from tests.view.hostile import hostile_records, hostile_strings
 from tests.view.samples import answered_record, distributions, sample_record, whole_record
 
@@ -83,7 +85,7 @@ def test_every_view_is_an_svg_with_real_text_inside_its_frame(view: str, theme: 
         assert -2 <= float(element.get("x", 0)) <= width, element.text
         assert float(element.get("y", 0)) <= height, element.text
     assert len(list(root.iter(f"{SVG}text"))) > 5
-    has_scale_note = re.search(r"raw|Probability|log-probability|full at|relative to", text_of(drawn))
+    has_scale_note = re.search(r"Raw weight|Probability|log-probability|full colour at|relative to", text_of(drawn))
     assert has_scale_note or view == "prediction"
 
 
@@ -217,6 +219,31 @@ def test_hops_are_weights_over_sentences() -> None:
     assert sentences[0] == "Mary went home."
     assert weights.shape == (2, 3)
     assert {".75", ".70", "Where is Mary?"} <= set(text_lines(figure(story_record(), "hops")))
+
+
+def test_empty_memories_have_no_number() -> None:
+    record = story_record()
+    story = RecordText.from_labels("a b c", [*record.texts["source"].tokens[:2], EMPTY_MEMORIES])
+    lines = text_lines(figure(replace(record, texts={**record.texts, "source": story}), "hops"))
+    assert lines[lines.index(EMPTY_MEMORIES) - 1] == "–"
+    assert "2" in lines and "3" not in lines
+
+
+def test_short_labels_of_a_prediction_are_not_shortened() -> None:
+    prediction = LabelProbabilities(("bad", "good"), (0.25, 0.75))
+    assert text_lines(figure(Record("", {}, (), prediction=prediction), "prediction"))[0] == "good"
+
+
+def test_the_largest_weight_of_a_row_has_a_dot_unless_several_are_equal() -> None:
+    text = RecordText("a b", ("a", "b"), (0, 1))
+    weights = np.array([[[[0.5, 0.5], [0.9, 0.1]]]], dtype=np.float32)
+    attention = AttentionRecord("encoder.self", "source", "source", weights, (0,))
+    dots = [
+        mark
+        for mark in figure(Record("", {"source": text}, (attention,)), "matrix").drawing.marks
+        if isinstance(mark, Disc)
+    ]
+    assert len(dots) == 1
 
 
 def test_answers_show_start_and_end_curves_and_a_ranking() -> None:

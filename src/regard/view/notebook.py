@@ -61,7 +61,7 @@ def mimebundle(
 ) -> dict[str, str]:
     """MIME bundle of a record: HTML, SVG, and text for terminals; `state` is the initial state of the page.
 
-    The bundle has at most `max_tokens` bytes.
+    The bundle has at most `max_bytes` bytes.
     """
     svg = figure.svg
     text = _render_text(record, figure)

@@ -16,7 +16,7 @@ from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
 NORMS = {
-    "raw": "weight, raw",
+    "raw": "raw weight",
     "row": "weight relative to the largest of its row",
     "content": "weight without special tokens, rows renormalized",
 }

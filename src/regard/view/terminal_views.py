@@ -293,7 +293,7 @@ def _describe_selection(selection: AttentionSelection) -> str:
         description += ", best alignment head"
     if selection.later:
         description += ", read when a token is the next step's input"
-    return f"{description}: {NORMS[selection.norm]}, shaded by its root"
+    return f"{description}: {NORMS[selection.norm]}, shaded by its square root"
 
 
 def _pad_labels(labels: Sequence[str]) -> list[str]:

@@ -43,7 +43,7 @@ def draw_steps(request: FigureRequest) -> Drawing:
         drawing.notes.append(f"steps 1 to {len(visible):,} of {len(steps):,} are shown")
     caption = "Probability of the generated token; entropy of the whole distribution in bits"
     if num_candidates:
-        caption += "; candidates are shaded by the root of their probability and framed where chosen"
+        caption += "; candidates are shaded by the square root of their probability, the chosen one is framed"
     bottom = 9 + STEP_ROW_HEIGHT * len(visible) + 4
     draw_notes(drawing, draw_small_text(drawing, bottom, f"{caption}."))
     return drawing

@@ -106,7 +106,7 @@ def _draw_thumbnail(
         drawing.text(
             x + layout.width / 2,
             y + layout.height + 5.6,
-            label,
+            label.removesuffix(" tokens").removesuffix(" token"),
             size=4.8,
             colour=theme.soft,
             anchor="middle",

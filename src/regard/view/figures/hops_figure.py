@@ -17,6 +17,7 @@ from regard.view.figures.panels import (
 )
 from regard.view.palette import LEVELS
 from regard.view.record.record import Record
+from regard.view.terminal import EMPTY_MEMORIES
 
 ROW_HEIGHT = 10.5
 MAX_COLUMN = 27.0  # of a hop
@@ -38,7 +39,8 @@ def draw_hops(request: FigureRequest) -> Drawing:
         drawing.text(x, 6.5, f"hop {hop + 1}", size=5.6, colour=drawing.theme.soft, anchor="middle")
     for line, index in enumerate(visible):
         y = 9 + ROW_HEIGHT * line
-        drawing.text(9, y + 7.3, str(index + 1), size=5.2, colour=drawing.theme.soft, anchor="end")
+        number = "–" if sentences[index] == EMPTY_MEMORIES else str(index + 1)
+        drawing.text(9, y + 7.3, number, size=5.2, colour=drawing.theme.soft, anchor="end")
         drawing.text(13, y + 7.4, sentences[index], room=text_room)
         for hop in range(num_hops):
             _draw_weight(drawing, left + column * hop, y, column, float(weights[hop, index]))

@@ -137,7 +137,7 @@ def _collect_lines(
         num_others = len(weights) - len(keys)
         if row is not None and num_others:
             rest = float(weights.sum() - weights[keys].sum())
-            drawing.notes.append(f"{num_others} other{'s' * (num_others > 1)} hold {rest:.0%}")
+            drawing.notes.append(f"{num_others} other key{'s hold' if num_others > 1 else ' holds'} {rest:.0%}")
     return lines
 
 

@@ -32,8 +32,8 @@ def draw_matrix(request: FigureRequest) -> Drawing:
         selection.columns,
         colours=(theme.text, theme.text) if is_self else (theme.target, theme.source),
     )
-    mark_row_maxima(drawing, geometry, selection.table)
-    caption = selection_caption(selection, dots=geometry.cell >= 2.5)
+    has_dots = mark_row_maxima(drawing, geometry, selection.table)
+    caption = selection_caption(selection, dots=has_dots)
     if not is_self and selection.norm == "raw" and len(selection.columns) > 1:
         caption += (
             f" Coverage {format_percent(coverage(selection))}, confidence {format_percent(confidence(selection))}."

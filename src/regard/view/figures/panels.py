@@ -174,17 +174,21 @@ def note_hidden_units(drawing: Drawing, noun: str, visible: int, total: int) -> 
         drawing.notes.append(f"{noun} 1 to {visible:,} of {total:,} are shown")
 
 
-def mark_row_maxima(drawing: Drawing, geometry: MatrixGeometry, table: Weights, threshold: float = 0.1) -> None:
-    """Put a dot on the largest weight of each row."""
+def mark_row_maxima(drawing: Drawing, geometry: MatrixGeometry, table: Weights, threshold: float = 0.1) -> bool:
+    """Put a dot on the largest weight of each row, unless several are equal; return whether there is any dot."""
     if geometry.cell < 2.5:
-        return
+        return False
     gap = 0.25 if geometry.cell > 5 else 0.0
+    has_dots = False
     for row in range(geometry.rows):
         column = int(table[row].argmax())
-        if column < geometry.columns and table[row, column] > threshold:
+        is_unique = int((table[row] == table[row, column]).sum()) == 1
+        if is_unique and column < geometry.columns and table[row, column] > threshold:
+            has_dots = True
             x = geometry.left + geometry.cell * (column + 0.5) - gap
             y = geometry.top + geometry.cell * (row + 0.5) - gap
             drawing.disc(x, y, max(0.7, 0.13 * geometry.cell), drawing.theme.dot)
+    return has_dots
 
 
 def draw_weight_scale(drawing: Drawing, top: float, norm: str, title: str) -> float:
@@ -196,7 +200,7 @@ def draw_weight_scale(drawing: Drawing, top: float, norm: str, title: str) -> fl
     for tick in TICKS:
         label = f"{tick:g}".removeprefix("0") or "0"
         _label_scale(drawing, 0.3 + length * math.sqrt(tick), top, label, anchor=anchors.get(tick, "middle"))
-    caption = f"{NORMS[norm]}; shade grows with its root. {title}"
+    caption = f"{NORMS[norm].capitalize()}; the shade grows with its square root. {title}"
     return _caption_scale(drawing, top, caption)
 
 

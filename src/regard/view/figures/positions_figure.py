@@ -45,8 +45,8 @@ def draw_positions(request: FigureRequest) -> Drawing:
     if len(dimensions) < num_dimensions:
         drawing.notes.append(f"{len(dimensions)} of {num_dimensions} dimensions are shown, evenly spaced")
     caption = (
-        f"Left: {positions.kind} encodings, raw, full at ±{max_value:.2g}. "
-        "Right: cosine similarity of two positions, full at ±1."
+        f"Left: {positions.kind} encodings, full colour at ±{max_value:.2g}. "
+        "Right: cosine similarity of the encodings of two positions, full colour at ±1."
     )
     draw_notes(drawing, draw_signed_scale(drawing, TOP + side + 12, 1.0, caption))
     return drawing

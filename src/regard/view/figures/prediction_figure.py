@@ -20,6 +20,7 @@ MAX_LABELS = 12
 MAX_ANSWERS = 5
 CURVE_HEIGHT = 52.0
 MAX_LINES = 14  # of a text with its attribution
+BOLD = 1.1  # width of bold text relative to plain text
 
 
 def draw_prediction(request: FigureRequest) -> Drawing:
@@ -58,7 +59,7 @@ def ranked_labels(prediction: LabelProbabilities) -> list[tuple[str, float]]:
 
 def _draw_bars(drawing: Drawing, top: float, ranked: Sequence[tuple[str, float]]) -> float:
     theme = drawing.theme
-    left = min(0.4 * drawing.width, max((text_width(label, SIZE) for label, _ in ranked), default=0.0)) + 5
+    left = min(0.4 * drawing.width, max((BOLD * text_width(label, SIZE) for label, _ in ranked), default=0.0)) + 5
     length = drawing.width - left - 24
     bar_height = ROW_HEIGHT - 3.5
     for index, (label, probability) in enumerate(ranked):

@@ -1,7 +1,7 @@
 """The record's JSON form: one schema for page, file, notebook, figure and terminal.
 
 ```
-{ "regard": 2, "id", "title", "task": "translate|classify|tag|answer|stories|fill|embed|generate|see",
+{ "regard": 2, "id", "title", "task": name of the task, or "see" for weights of any model,
   "provenance": { "version", "model", "when", … },
   "texts": { "source": { "text", "lang", "dir": "auto|ltr|rtl", "tokens": [str], "spans": [[start, end]],
                          "word_ids": [int], "special": [bool], "token_types": [int] }, "target": { … } },
