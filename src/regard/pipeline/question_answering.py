@@ -47,6 +47,7 @@ class Answer(PipelineResult):
     end: int
     score: float  # probability of the span among all candidate spans, or of no answer
     windows: int  # in which the passage was read
+    no_answer_probability: float  # among all candidate spans
     alternatives: list[Answer] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -60,6 +61,7 @@ class Answer(PipelineResult):
             "start": self.start,
             "stop": self.end,
             "score": round(self.score, 6),
+            "no_answer_probability": round(self.no_answer_probability, 6),
             "windows": self.windows,
         }
         if self.alternatives:
@@ -106,6 +108,7 @@ class QuestionAnsweringPipeline(PicklablePipeline):
 
     def _build_answer(self, pair: tuple[str, str], spans: Sequence[AnswerSpan], num_windows: int) -> Answer:
         question, passage = pair
+        no_answer_probability = spans[0].no_answer_probability if spans else 1.0
         answers = [
             Answer(
                 question,
@@ -114,12 +117,12 @@ class QuestionAnsweringPipeline(PicklablePipeline):
                 end=span.stop,
                 score=span.probability,
                 windows=num_windows,
+                no_answer_probability=no_answer_probability,
             )
             for span in spans
         ]
         if spans and spans[0].margin > self.threshold:
             return replace(answers[0], alternatives=answers[1:])
-        no_answer_probability = max(0.0, 1 - sum(span.probability for span in spans))
         return Answer(
             question,
             "",
@@ -127,6 +130,7 @@ class QuestionAnsweringPipeline(PicklablePipeline):
             end=-1,
             score=no_answer_probability,
             windows=num_windows,
+            no_answer_probability=no_answer_probability,
             alternatives=answers,
         )
 
@@ -151,14 +155,12 @@ class QuestionAnsweringPipeline(PicklablePipeline):
             exponentials = np.exp(masked_logits - masked_logits.max(axis=0))
             start_probabilities, end_probabilities = (exponentials / exponentials.sum(axis=0)).T
             token_spans = [_token_span(encoded, window_index, span) for span in spans]
-            no_answer = None
-            if self.threshold > -1e8:
-                no_answer = max(0.0, 1.0 - sum(span.score for span in spans))
+            predicts_no_answer = self.threshold > -1e8
             probabilities = SpanProbabilities(
                 tuple(start_probabilities.tolist()),
                 tuple(end_probabilities.tolist()),
                 answers=tuple(span for span in token_spans if span is not None),
-                no_answer=no_answer,
+                no_answer=answer.no_answer_probability if predicts_no_answer else None,
             )
             return {"prediction": probabilities}
 

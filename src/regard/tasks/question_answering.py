@@ -292,6 +292,7 @@ class AnswerSpan(NamedTuple):
     score: float  # sum of start and end logits
     no_answer_score: float  # lowest score of no answer over the windows of the passage
     probability: float  # among all candidates, including no answer
+    no_answer_probability: float  # of no answer, among all candidates
 
     @property
     def margin(self) -> float:
@@ -360,6 +361,7 @@ def _rank_spans(span_scores: dict[Span, float], no_answer_score: float, k: int) 
             score=span_scores[start, stop],
             no_answer_score=no_answer_score,
             probability=float(probability),
+            no_answer_probability=float(probabilities[-1]),
         )
         for (start, stop), probability in zip(ranked[:k], probabilities, strict=False)
     ]
