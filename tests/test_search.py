@@ -29,10 +29,10 @@ def next_logits(sources: list[list[int]], prefixes: np.ndarray) -> np.ndarray:
 GENERATOR = PrefixGenerator(next_logits, vocab_size=VOCAB, bos_id=BOS, eos_id=EOS, pad_id=PAD)
 
 
-def logprob(source: list[int], ids: list[int]) -> float:
-    """Log-probability of a text and its end, written out."""
+def logprob(source: list[int], ids: list[int], *, finished: bool = True) -> float:
+    """Log-probability of a text, and of its end if it is finished, written out."""
     total = 0.0
-    for index, token in enumerate([*ids, EOS]):
+    for index, token in enumerate([*ids, *[EOS] * finished]):
         logits = logits_of(source, [BOS, *ids[:index]])
         total += logits[token] - np.log(np.exp(logits).sum())
     return total
@@ -42,10 +42,16 @@ def test_a_wide_beam_finds_the_best_of_all_texts() -> None:
     letters = [token for token in range(VOCAB) if token not in (BOS, EOS, PAD)]
     texts = [list(text) for length in range(4) for text in itertools.product(letters, repeat=length)]
     for source in ([2], [4, 5], [5, 2, 2]):
-        scores = sorted((logprob(source, text) / (len(text) + 1) for text in texts), reverse=True)
+        scores = []
+        for text in texts:
+            logits = logits_of(source, [BOS, *text])
+            finished = len(text) < 3 or bool(logits[EOS] > logits[letters].max())
+            scores.append(logprob(source, text, finished=finished) / (len(text) + finished))
+        scores.sort(reverse=True)
         hypotheses = beam_search(GENERATOR, [source], max_length=3, beam=60, nbest=3)[0]
         assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(scores[:3], abs=1e-5)
-        assert hypotheses[0].logprob == pytest.approx(logprob(source, hypotheses[0].ids), abs=1e-5)
+        best = hypotheses[0]
+        assert best.logprob == pytest.approx(logprob(source, best.ids, finished=best.finished), abs=1e-5)
 
 
 def test_a_text_does_not_depend_on_the_other_sources() -> None:
@@ -85,10 +91,11 @@ def test_samples_depend_on_the_seed() -> None:
     assert [hypothesis.ids for hypothesis in first] != [hypothesis.ids for hypothesis in second]
 
 
-def test_a_text_that_is_cut_has_the_probability_of_its_end() -> None:
+def test_a_text_that_is_cut_has_the_probability_of_its_tokens() -> None:
     cut = beam_search(GENERATOR, [[5, 2]], max_length=1, beam=1)[0][0]
     assert not cut.finished
-    assert cut.logprob == pytest.approx(logprob([5, 2], cut.ids), abs=1e-5)
+    assert cut.logprob == pytest.approx(logprob([5, 2], cut.ids, finished=False), abs=1e-5)
+    assert cut.score == pytest.approx(cut.logprob)  # one token
 
 
 def test_texts_begin_with_their_prefix() -> None:

@@ -129,8 +129,8 @@ class BeamSearch {
     for (int64_t row = first; row < last; row++) {
       const double logprob = beams_[row].logprob;
       if (is_at_limit) {
-        const double eos_logprob = logprob + static_cast<double>(eos_logprobs_[row]);
-        continuations_.push_back({.row = row, .token = model_.shape.eos_id, .logprob = eos_logprob});
+        const double eos_logprob = ended_by_model(row) ? static_cast<double>(eos_logprobs_[row]) : 0.0;  // 0: it is cut
+        continuations_.push_back({.row = row, .token = model_.shape.eos_id, .logprob = logprob + eos_logprob});
         continue;
       }
       for (int64_t i = row * k_; i < (row + 1) * k_; i++) {
@@ -169,7 +169,7 @@ class BeamSearch {
     const Beam& beam = beams_[continuation.row];
     Hypothesis hypothesis{
         .ids = std::vector<int32_t>(length),
-        .score = continuation.logprob / request_.length_norms[length + 1],
+        .score = continuation.logprob / request_.length_norms[length + is_finished],
         .logprob = continuation.logprob,
         .is_finished = is_finished,
     };

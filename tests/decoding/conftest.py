@@ -81,19 +81,28 @@ class TableGenerator:
         assert self.keeps_attention
         return self.attention_tables[state.sentence, state.last].astype(np.float32)
 
-    def logprob(self, row, ids) -> float:
-        """Log-probability of one text, computed from the table."""
+    def logprob(self, row, ids, *, finished: bool = True) -> float:
+        """Log-probability of one text, computed from the table; one that is not finished has no end."""
         table = self.table(np.asarray(row))
-        path = [START, START, *ids, END]
+        path = [START, START, *ids, *[END] * finished]
         trigrams = zip(path, path[1:], path[2:], strict=False)
         return float(sum(np.float64(table[first % len(table), second, third]) for first, second, third in trigrams))
 
-    def all_texts(self, row, max_length: int) -> Iterator[tuple[list[int], float]]:
-        """Every text up to the maximum length with its log-probability."""
+    def is_finished(self, row, ids, max_length: int) -> bool:
+        """Whether a text ends before the maximum length, or there because the end is the most likely token."""
+        table = self.table(np.asarray(row))
+        context = [START, START, *ids]
+        logprobs = table[context[-2] % len(table), context[-1]].copy()
+        logprobs[[PAD, START]] = -np.inf
+        return len(ids) < max_length or int(logprobs.argmax()) == END
+
+    def all_texts(self, row, max_length: int) -> Iterator[tuple[list[int], float, bool]]:
+        """Every text up to the maximum length with its log-probability and whether it is finished, or else cut."""
         vocabulary = [token for token in range(self.vocab_size) if token not in (PAD, END, START)]
         for length in range(max_length + 1):
             for ids in itertools.product(vocabulary, repeat=length):
-                yield list(ids), self.logprob(row, ids)
+                finished = self.is_finished(row, ids, max_length)
+                yield list(ids), self.logprob(row, ids, finished=finished), finished
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ def test_hypotheses_come_in_the_order_of_the_rows(table_generator, random_source
     rows = list(random_source(23))
     all_hypotheses = search_all(generator, rows, DecodingConfig(beam=3, **settings), max_length=50)
     for row, hypotheses in zip(rows, all_hypotheses, strict=True):
-        assert hypotheses[0].logprob == pytest.approx(generator.logprob(row, hypotheses[0].ids), abs=1e-5)
+        logprob = generator.logprob(row, hypotheses[0].ids, finished=hypotheses[0].finished)
+        assert hypotheses[0].logprob == pytest.approx(logprob, abs=1e-5)
         assert hypotheses == search_all(generator, [row], DecodingConfig(beam=3), max_length=50)[0]
 
 

@@ -49,7 +49,8 @@ def test_every_text_contains_its_forced_phrases(table_generator, random_source, 
     assert all(contains(all_hypotheses[0][0].ids, phrase) for phrase in phrases)
     assert contains(all_hypotheses[2][0].ids, phrases[0])
     for row, hypotheses in zip(source, all_hypotheses, strict=True):
-        assert hypotheses[0].logprob == pytest.approx(generator.logprob(row, hypotheses[0].ids), abs=1e-5)
+        logprob = generator.logprob(row, hypotheses[0].ids, finished=hypotheses[0].finished)
+        assert hypotheses[0].logprob == pytest.approx(logprob, abs=1e-5)
     unconstrained = search(generator, Tokens.from_rows([source.row(1)]), config, max_lengths=[max_length])
     assert all_hypotheses[1] == unconstrained[0], "a sentence without phrases is searched as if the others had none"
 
@@ -63,8 +64,8 @@ def test_a_wide_beam_finds_the_best_text_with_the_phrase(table_generator, random
         all_hypotheses = search(generator, source, config, max_lengths=[3] * 2, forced=forced)
         for row, hypotheses in zip(source, all_hypotheses, strict=True):
             scores = [
-                hypothesis_score(logprob, len(ids) + 1, config)
-                for ids, logprob in generator.all_texts(row, 3)
+                hypothesis_score(logprob, len(ids) + finished, config)
+                for ids, logprob, finished in generator.all_texts(row, 3)
                 if contains(ids, [5, 2])
             ]
             assert hypotheses[0].score == pytest.approx(max(scores), abs=1e-5)

@@ -28,7 +28,8 @@ def test_a_wide_beam_finds_the_best_of_all_texts(table_generator, random_source,
     config = DecodingConfig(beam=64, nbest=7, length_penalty=length_penalty)
     for row, hypotheses in zip(source, search(generator, source, config, max_lengths=[SHORT] * 5), strict=True):
         scored = [
-            (hypothesis_score(logprob, len(ids) + 1, config), ids) for ids, logprob in generator.all_texts(row, SHORT)
+            (hypothesis_score(logprob, len(ids) + finished, config), ids)
+            for ids, logprob, finished in generator.all_texts(row, SHORT)
         ]
         best = sorted(scored, reverse=True)[:7]
         best_scores = [score for score, _ in best]
@@ -73,7 +74,7 @@ def test_early_stopping_never_changes_the_best_hypothesis(table_generator, rando
         num_stopped += len(generator.num_rows) < 5
         for row, hypotheses in zip(source, all_hypotheses, strict=True):
             texts = generator.all_texts(row, 4)
-            best = max(hypothesis_score(logprob, len(ids) + 1, config) for ids, logprob in texts)
+            best = max(hypothesis_score(logprob, len(ids) + finished, config) for ids, logprob, finished in texts)
             assert hypotheses[0].score == pytest.approx(best, abs=1e-6)
     assert num_stopped, "no search ended before its maximum length: the bound was never used"
 
@@ -124,22 +125,27 @@ def test_scores_are_those_of_the_text(table_generator, random_source, seed, deco
             assert not {PAD, START, END} & set(hypothesis.ids)
             assert len(hypothesis.ids) <= 6
             assert hypothesis.finished or len(hypothesis.ids) == 6
-            assert hypothesis.logprob == pytest.approx(generator.logprob(row, hypothesis.ids), abs=1e-5)
+            logprob = generator.logprob(row, hypothesis.ids, finished=hypothesis.finished)
+            assert hypothesis.logprob == pytest.approx(logprob, abs=1e-5)
             coverage = None
             if config.coverage_penalty:
                 coverage = generator.attention(row, len(row))[[START, *hypothesis.ids]].sum(axis=0)
-            expected = hypothesis_score(hypothesis.logprob, len(hypothesis.ids) + 1, config, coverage)
+            length = len(hypothesis.ids) + hypothesis.finished
+            expected = hypothesis_score(hypothesis.logprob, length, config, coverage)
             assert hypothesis.score == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_text_that_reaches_its_maximum_length_is_ended_and_marked(table_generator, random_source):
+def test_a_text_that_reaches_its_maximum_length_is_cut_and_counts_its_tokens_alone(table_generator, random_source):
     generator = table_generator(30, sharpness=0.1)
     source = random_source(6)
     max_lengths = [1, 2, 3, 4, 5, 6]
     all_hypotheses = search(generator, source, DecodingConfig(beam=2), max_lengths=max_lengths)
     for max_length, hypotheses, row in zip(max_lengths, all_hypotheses, source, strict=True):
         assert all(len(hypothesis.ids) <= max_length for hypothesis in hypotheses)
-        assert hypotheses[0].logprob == pytest.approx(generator.logprob(row, hypotheses[0].ids), abs=1e-5)
+        best = hypotheses[0]
+        assert best.finished == generator.is_finished(row, best.ids, max_length)
+        assert best.logprob == pytest.approx(generator.logprob(row, best.ids, finished=best.finished), abs=1e-5)
+        assert best.score == hypothesis_score(best.logprob, len(best.ids) + best.finished, DecodingConfig())
     assert not all(hypotheses[0].finished for hypotheses in all_hypotheses)
 
 
@@ -170,7 +176,8 @@ def test_texts_begin_with_their_prefixes_and_include_their_logprobs(table_genera
         all_hypotheses = search(generator, source, config, max_lengths=[2, 5, 5], prefixes=prefixes)
         for row, prefix, hypotheses in zip(source, prefixes, all_hypotheses, strict=True):
             assert hypotheses[0].ids[: len(prefix)] == prefix
-            assert hypotheses[0].logprob == pytest.approx(generator.logprob(row, hypotheses[0].ids), abs=1e-5)
+            logprob = generator.logprob(row, hypotheses[0].ids, finished=hypotheses[0].finished)
+            assert hypotheses[0].logprob == pytest.approx(logprob, abs=1e-5)
 
 
 def test_diverse_alternatives_differ_more(table_generator, random_source):

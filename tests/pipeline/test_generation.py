@@ -14,6 +14,7 @@ from regard.decoding.rules import ForbidSequences
 from regard.errors import ConfigError, UsageError
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
+from regard.packed_tokens import Tokens
 from regard.pipeline.generation import GenerationPipeline
 from regard.text.train import train_tokenizer
 
@@ -73,6 +74,23 @@ def test_streamed_text_adds_up_to_the_continuation(kind: str) -> None:
     assert "".join(fragments) == continuation
     assert len(fragments) > 5
     assert continuation.full_text == "the" + continuation
+
+
+@pytest.mark.parametrize("has_eos", [True, False])
+def test_the_logprob_of_a_text_cut_by_the_limit_is_that_of_its_tokens(has_eos: bool) -> None:
+    pipeline = build_pipeline()
+    model = pipeline.model.torch_model()
+    if not has_eos:
+        model = Gpt(model.config.override({"eos_id": -1}))
+        model.load_state_dict(pipeline.model.torch_model().state_dict())
+        pipeline = GenerationPipeline(model.eval(), pipeline.tokenizer, {})
+    generation = pipeline("the cat", max_new_tokens=5, seed=1)
+    assert not generation.finished and len(generation.ids) == 5
+    (prompt_ids,) = pipeline.tokenizer.encode_batch(["the cat"])
+    ids = [*prompt_ids, *generation.ids]
+    logprobs = model.logits(Tokens.from_rows([ids[:-1]])).log_softmax(-1)
+    expected = logprobs[torch.arange(len(ids) - 1), torch.tensor(ids[1:])][-5:].sum().item()
+    assert generation.logprob == pytest.approx(expected, abs=1e-4)
 
 
 def test_special_tokens_and_unused_ids_are_never_generated() -> None:

@@ -19,9 +19,7 @@ from regard.view.record.parts import SpanProbabilities
 
 QUESTION = "who sleeps"
 PASSAGE = "the old dog sleeps"
-SPECIAL_TOKENS = SpecialTokens(
-    with_mask_token(train_tokenizer([QUESTION, PASSAGE] * 3, TokenizerConfig(kind="words")))
-)
+SPECIAL_TOKENS = SpecialTokens(with_mask_token(train_tokenizer([QUESTION, PASSAGE] * 3, TokenizerConfig(kind="words"))))
 
 
 @pytest.fixture(scope="module")

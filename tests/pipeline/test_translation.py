@@ -154,6 +154,20 @@ def test_a_text_has_one_score_however_the_search_tokenized_it(
     assert list_scores(scores) == pytest.approx(list_scores(candidates), abs=1e-4)
 
 
+def test_the_score_of_a_translation_cut_by_the_limit_counts_its_tokens_alone(
+    pipeline: TranslationPipeline, sentences: list[str]
+) -> None:
+    settings: dict[str, Any] = {"max_length_a": 0.1, "max_length_b": 0, "beam": 1}
+    translations = pipeline.translate(sentences[:20], **settings)
+    cut = [translation for translation in translations if not translation.finished]
+    assert len(cut) > 5
+    scores = pipeline.score([translation.source for translation in cut], cut)
+    assert list_scores(scores) == pytest.approx(list_scores(cut), abs=1e-4)
+    assert [score.num_tokens for score in scores] == [len(translation.tokens) for translation in cut]
+    with_end = pipeline.score([translation.source for translation in cut], [str(translation) for translation in cut])
+    assert all(score.logprob < translation.logprob for score, translation in zip(with_end, cut, strict=True))
+
+
 def test_a_worse_translation_has_a_lower_logprob(
     pipeline: TranslationPipeline, translations: list[Translation]
 ) -> None:

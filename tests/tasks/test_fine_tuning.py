@@ -121,7 +121,11 @@ def test_the_threshold_for_no_answer_is_the_best() -> None:
         SquadExample("q", passage),
         SquadExample("q", passage, ((8, "Alan"),)),
     ]
-    spans = [[AnswerSpan(0, 3, 5, 0, 0.9, 0.01)], [AnswerSpan(0, 3, 1, 0, 0.5, 0.3)], [AnswerSpan(8, 12, 3, 0, 0.8, 0.1)]]
+    spans = [
+        [AnswerSpan(0, 3, 5, 0, 0.9, 0.01)],
+        [AnswerSpan(0, 3, 1, 0, 0.5, 0.3)],
+        [AnswerSpan(8, 12, 3, 0, 0.8, 0.1)],
+    ]
     threshold = best_threshold(spans, examples)
     assert 1 < threshold < 3
     assert answer_texts(spans, [passage] * 3, threshold) == ["Ada", "", "Alan"]

@@ -5,8 +5,8 @@ beam search (Vijayakumar et al. 2018). A lane of width W keeps a beam of W unfin
 continuations are ranked by logprob. An end-of-sequence token among the W best finishes a hypothesis; the W best other
 continuations are the next beam.
 
-**When a lane stops.** The score of a finished hypothesis is `logprob / length ** length_penalty`, where the length
-counts the end-of-sequence token, minus the coverage penalty. Log-probabilities are never positive, so extending a
+**When a lane stops.** The score of a finished hypothesis is `logprob / length ** length_penalty` minus the coverage
+penalty; logprob and length count the end-of-sequence token. Log-probabilities are never positive, so extending a
 hypothesis can only lower its logprob p; no hypothesis has more than `max_length` tokens, and the coverage penalty only
 lowers the score. Whatever extends the hypothesis therefore scores at most `p / (max_length + 1) ** length_penalty`. A
 lane stops
@@ -21,8 +21,8 @@ lane stops
 Both conditions depend on the lane alone. Neither the other sentences of the batch nor the number of hypotheses
 requested changes the best hypothesis.
 
-**Maximum length.** A hypothesis that reaches its maximum length is ended there. It counts as unfinished unless the
-model would have ended it there itself.
+**Maximum length.** A hypothesis that reaches its maximum length is cut there, unless the model ends it there itself. A
+cut hypothesis is unfinished; its logprob and its length count the generated tokens alone. The bound holds for it, too.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ class Hypothesis:
 
     ids: list[int]  # without start and end tokens
     score: float  # ranks the hypotheses of a sentence
-    logprob: float  # sum over all tokens, including the end
+    logprob: float  # sum over all tokens, and the end where the model generated it
     finished: bool  # whether the model ended it, rather than the maximum length
 
 
 def hypothesis_score(logprob: float, length: int, config: DecodingConfig, coverage: Values | None = None) -> float:
     """Score of a hypothesis: length-normalised logprob minus the coverage penalty (Wu et al. 2016).
 
-    `length` counts the end token; `coverage` is the attention that each source token received in all steps, [S].
+    `length` counts the end token where the model generated it; `coverage` is the attention that each source token
+    received in all steps, [S].
 
     >>> hypothesis_score(-6.0, 4, DecodingConfig(length_penalty=0.5))
     -3.0
@@ -297,6 +298,7 @@ class _Search(Generic[S]):
             logprobs = allowed.logprobs.copy()
             logprobs[rows] = -np.inf
             logprobs[rows, 0] = self._logprobs_of(candidates, rows, forced_ids[rows])
+            logprobs[~ends_naturally, 0] = 0.0  # a hypothesis that is cut has no end to pay for
             allowed = Candidates(ids, logprobs)
         return allowed, ends_naturally
 
@@ -408,8 +410,8 @@ class _Search(Generic[S]):
             if any(ids == hypothesis.ids for hypothesis in hypotheses):
                 return  # another group has the same text
         coverage = beams.coverage[row, : self.source.lengths[sentence]] if self.config.coverage_penalty else None
-        score = hypothesis_score(logprob, len(ids) + 1, self.config, coverage)
         is_finished = ends_naturally and self._phrases_of(beams, row).is_satisfied(beams.progress[row])
+        score = hypothesis_score(logprob, len(ids) + is_finished, self.config, coverage)
         finished = self.finished[lane]
         finished.append(Hypothesis(ids, score, logprob=logprob, finished=is_finished))
         finished.sort(key=_sort_key)

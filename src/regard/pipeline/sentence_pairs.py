@@ -32,6 +32,7 @@ class TranslatedSentence:
     ids: list[int]  # of the translation, without bos and eos
     source_word: int  # index of its first word in the whole source text
     target_word: int
+    finished: bool = True  # False: the length limit cut the translation, so it has no eos
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class TranslationScore:
     """Score and log-probability of a given translation."""
 
     score: float  # as the search ranks translations
-    logprob: float  # eos included
-    num_tokens: int  # eos included
+    logprob: float  # includes eos, unless the length limit cut the translation
+    num_tokens: int  # likewise
 
     @classmethod
     def from_hypothesis(cls, hypothesis: Hypothesis) -> TranslationScore:
         """Score of a sentence as the search found it."""
-        return cls(hypothesis.score, hypothesis.logprob, num_tokens=len(hypothesis.ids) + 1)
+        return cls(hypothesis.score, hypothesis.logprob, num_tokens=len(hypothesis.ids) + hypothesis.finished)
 
     @classmethod
     def combine(cls, scores: Sequence[TranslationScore]) -> TranslationScore:
@@ -84,7 +85,14 @@ class SentenceCandidates:
     def pairs_to_rescore(self) -> list[TranslatedSentence]:
         """Sentence pairs with the tokenizer's own tokens, for all candidates that need another score."""
         return [
-            TranslatedSentence(self.source, candidate.text, ids=ids, source_word=0, target_word=0)
+            TranslatedSentence(
+                self.source,
+                candidate.text,
+                ids=ids,
+                source_word=0,
+                target_word=0,
+                finished=candidate.hypothesis.finished,
+            )
             for candidate, ids, should_rescore in self._zip()
             if should_rescore
         ]
@@ -178,19 +186,32 @@ def _split_to_fit(sentence: str, tokenizer: Tokenizer, max_length: int, max_toke
     return parts.split_each(lambda part: _split_to_fit(part, tokenizer, max_length, max_tokens // 2, name))
 
 
-def pair_sentences(source: Sentences, target: Sentences, ids: Sequence[list[int]]) -> list[TranslatedSentence]:
-    """Pair source sentences with their translations; `ids` are the target tokens.
+def pair_sentences(
+    source: Sentences, target: Sentences, ids: Sequence[list[int]], finished: Sequence[bool] | None = None
+) -> list[TranslatedSentence]:
+    """Pair source sentences with their translations; `ids` are the target tokens, `finished` whether eos follows.
 
     >>> source = Sentences(["One.", "Two."], ["", " ", ""])
     >>> target = Sentences(["Eins zwei.", "Drei."], ["", " ", ""])
     >>> [(pair.source_word, pair.target_word) for pair in pair_sentences(source, target, [[5], [6]])]
     [(0, 0), (1, 2)]
     """
-    sentences = zip(source.sentences, target.sentences, ids, strict=True)
+    if finished is None:
+        finished = [True] * len(ids)
+    sentences = zip(source.sentences, target.sentences, ids, finished, strict=True)
     first_words = zip(_first_word_indices(source), _first_word_indices(target), strict=True)
     return [
-        TranslatedSentence(source_text, text, ids=target_ids, source_word=source_word, target_word=target_word)
-        for (source_text, text, target_ids), (source_word, target_word) in zip(sentences, first_words, strict=True)
+        TranslatedSentence(
+            source_text,
+            text,
+            ids=target_ids,
+            source_word=source_word,
+            target_word=target_word,
+            finished=is_finished,
+        )
+        for (source_text, text, target_ids, is_finished), (source_word, target_word) in zip(
+            sentences, first_words, strict=True
+        )
     ]
 
 
@@ -250,11 +271,12 @@ def score_sentences(
         target = Tokens.from_rows([sentences[index].ids for index in indices])
         outputs = [_score_batch(backend, source, target, has_coverage) for backend in backends]
         for row, index in enumerate(indices):
-            logprobs = mean_logprobs([batch_logprobs[row] for batch_logprobs, _ in outputs])
+            num_tokens = len(sentences[index].ids) + sentences[index].finished
+            logprobs = mean_logprobs([batch_logprobs[row] for batch_logprobs, _ in outputs])[:num_tokens]
             logprob = float(logprobs.sum(dtype=np.float64))
             coverage = np.mean([coverages[row] for _, coverages in outputs], axis=0) if has_coverage else None
-            score = hypothesis_score(logprob, len(logprobs), config, coverage)
-            scores[index] = TranslationScore(score, logprob, num_tokens=len(logprobs))
+            score = hypothesis_score(logprob, num_tokens, config, coverage)
+            scores[index] = TranslationScore(score, logprob, num_tokens=num_tokens)
     return scores
 
 

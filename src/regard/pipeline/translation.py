@@ -304,7 +304,9 @@ class TranslationPipeline(PicklablePipeline):
             ]
             hypotheses = [candidate.hypothesis for candidate in ranked]
             target = draft.replace([candidate.text for candidate in ranked])
-            sentences = pair_sentences(draft, target, [hypothesis.ids for hypothesis in hypotheses])
+            ids = [hypothesis.ids for hypothesis in hypotheses]
+            finished = [hypothesis.finished for hypothesis in hypotheses]
+            sentences = pair_sentences(draft, target, ids, finished)
             text = target.text() if candidates else ""
             translation = Translation.from_hypotheses(text, source, sentences, hypotheses, self)
             recorder = partial(self._build_record, source, text, sentences, request)
