@@ -141,3 +141,35 @@ def test_an_error_is_one_message_and_exit_code_two(
     assert error.startswith("regard: ")
     assert message in error
     assert "Traceback" not in error
+
+
+def test_a_table_is_not_read_as_lines_of_text(workspace: Path, capfd: Output) -> None:
+    for name in ("x.csv", "x.TSV", "x.xlsx", "x.csv.gz"):
+        assert run(["classify", str(workspace / "mood"), "--in", str(workspace / name)]) == 2
+        out, error = capfd.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert f"{workspace / name}: is a table, a file with one text per line is needed" in error
+
+
+def test_the_guess_about_the_first_row_is_reported_and_a_flag_decides(
+    workspace: Path, tmp_path: Path, capfd: Output
+) -> None:
+    rows = (workspace / "test.csv").read_text().splitlines()[1:]
+    table = tmp_path / "nohead.csv"
+    table.write_text("\n".join(rows))
+    command = ["evaluate", str(workspace / "mood"), str(table), "--threads", "1", "--json"]
+    assert run(command) == 0
+    out, error = capfd.readouterr()
+    assert json.loads(out)["texts"] == len(rows)
+    assert f"{table}:1: the first row (" in error and "is taken as data" in error
+    for flag, count in (("--header", len(rows) - 1), ("--no-header", len(rows))):
+        assert run([*command, flag]) == 0
+        out, error = capfd.readouterr()
+        assert json.loads(out)["texts"] == count and "first row" not in error
+    assert run([*command, "--header", "--no-header"]) == 2
+    assert "is set twice, to different values" in capfd.readouterr().err
+    train = ["train", "classify", str(table), "--out", str(tmp_path / "run"), *CLASSIFY]
+    assert run([*train, "--steps", "1"]) == 0
+    assert "is taken as data; if it names the columns, use --header" in capfd.readouterr().err
+    assert run([*train, "--steps", "1", "--data.read.header", "no", "--json"]) == 2
+    assert "data.read.header: 'auto' there, 'no' now" in capfd.readouterr().err

@@ -22,7 +22,7 @@ EXPECTED = (["a quiet triumph", "dull"], ["good", "bad"])
         ("x.csv", "review,mood\na quiet triumph,good\ndull,bad\n", {}),
         ("x.csv", "id,review,mood\n1,a quiet triumph,good\n2,dull,bad\n", {"text": "review", "label": "mood"}),
         ("x.csv", "id,text,mood\n1,a quiet triumph,good\n2,dull,bad\n", {"label": "mood"}),
-        ("x.csv", "good,a quiet triumph\nbad,dull\n", {"no_header": True, "text": "2", "label": "1"}),
+        ("x.csv", "good,a quiet triumph\nbad,dull\n", {"header": "no", "text": "2", "label": "1"}),
         ("x.tsv", "a quiet triumph\tgood\ndull\tbad", {}),
         ("x.tsv", "sentence\tlabel\na quiet triumph\tgood\ndull\tbad\n", {}),
         ("x.tsv", "label\ttext\tid\ngood\ta quiet triumph\t1\nbad\tdull\t2\n", {}),
@@ -38,6 +38,49 @@ def test_columns_are_detected_in_every_format(
     labelled = read_labelled([tmp_path / name], ReadConfig(**settings))  # type: ignore[arg-type]
     assert (labelled.texts, labelled.labels) == EXPECTED
     assert labelled.digest == LabelledTexts.from_texts(*EXPECTED).digest
+
+
+@pytest.mark.parametrize(
+    ("first", "is_data"),
+    [
+        ("a quiet triumph,good", True),  # a label that recurs
+        ("A quiet triumph of a film by all,great", True),  # a long text
+        ("Rather dull.,poor", True),  # a sentence
+        ("review,mood", False),
+        ("0,1", False),  # names that pandas gives
+    ],
+)
+def test_the_first_row_of_a_csv_is_data_if_it_looks_like_it_and_a_note_says_so(
+    tmp_path: Path, first: str, is_data: bool
+) -> None:
+    rows = [f"text {index},{('good', 'bad')[index % 2]}" for index in range(39)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join([first, *rows]))
+    labelled = read_labelled([path])
+    assert len(labelled) == 39 + is_data
+    (text,) = labelled.notes
+    assert text.startswith(f"{path}:1: the first row (") and ("--header" if is_data else "--no-header") in text
+    for header, count in (("yes", 39), ("no", 40)):
+        assert len(read_labelled([path], ReadConfig(header=header))) == count
+        assert read_labelled([path], ReadConfig(header=header)).notes == ()
+
+
+def test_numbers_among_numbers_are_data_and_names_of_columns_need_no_note(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("4.5,fine\n1,bad\n2,worse\n")
+    assert len(read_labelled([path], ReadConfig(text="2", label="1"))) == 3
+    path.write_text("label,text\n1,bad\n2,worse\n")
+    named = read_labelled([path])
+    assert (len(named), named.notes) == (2, ())
+
+
+@pytest.mark.parametrize(("header", "count"), [("auto", 2), ("yes", 1), ("no", 2)])
+def test_a_tsv_has_a_header_if_it_is_asked_for_or_names_the_columns(tmp_path: Path, header: str, count: int) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("a quiet triumph\tgood\ndull\tbad\n")
+    assert len(read_labelled([path], ReadConfig(header=header))) == count
+    path.write_text("text\tlabel\ndull\tbad\n")
+    assert len(read_labelled([path], ReadConfig(header=header))) == 2 - (header != "no")
 
 
 def test_labels_of_json_may_be_numbers(tmp_path: Path) -> None:

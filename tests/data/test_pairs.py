@@ -66,8 +66,8 @@ def test_parallel_lines_keep_everything_but_line_endings(tmp_path: Path) -> None
         ("p.tsv", "1\teins\tone\n2\tzwei\ttwo\n", {"source": "3", "target": "2"}),
         ("p.csv", 'en,de\none,eins\n"two",zwei\n', {}),
         ("p.csv", "target,note,source\neins,x,one\nzwei,,two\n", {}),
-        ("p.csv", "one;eins\ntwo;zwei\n", {"no_header": True, "delimiter": ";"}),
-        ("p.dat", "one\teins\ntwo\tzwei\n", {"format": "csv", "no_header": True, "delimiter": "tab"}),
+        ("p.csv", "one;eins\ntwo;zwei\n", {"header": "no", "delimiter": ";"}),
+        ("p.dat", "one\teins\ntwo\tzwei\n", {"format": "csv", "header": "no", "delimiter": "tab"}),
         ("p.jsonl", '{"source": "one", "target": "eins"}\n{"target": "zwei", "source": "two"}\n', {}),
         ("p.jsonl", '{"translation": {"en": "one", "de": "eins"}}\n{"translation": {"en": "two", "de": "zwei"}}\n', {}),
         (
@@ -221,7 +221,7 @@ def test_every_fault_is_reported_at_its_line(tmp_path: Path, format: str, seed: 
             rows.append(_good_row(format, rng, source, target))
     rows.append(_good_row(format, rng, "the", "end"))  # an unclosed quote must not swallow it
     path = write(tmp_path, f"p.{format}", b"\n".join(rows) + b"\n")
-    options = {"no_header": True, "delimiter": ";"} if format == "csv" else {}
+    options = {"header": "no", "delimiter": ";"} if format == "csv" else {}
 
     pairs = read_pairs([path], ReadConfig(lenient=True, max_reject=100, **options))  # type: ignore[arg-type]
     rejects = [json.loads(line) for line in (tmp_path / f"p.{format}.rejected.jsonl").read_text("utf-8").splitlines()]

@@ -67,12 +67,12 @@ def bench(
     """Benchmark the model and print one row per setup."""
     from dataclasses import replace
 
-    from regard.data.ledger import read_lines
+    from regard.data.ledger import read_texts
     from regard.report.bench import FULL, QUICK, benchmark_model
 
     preset = QUICK if quick else FULL
     effort = replace(preset, rounds=rounds or preset.rounds, texts=count or preset.texts)
-    lines = read_lines(texts) if texts else []
+    lines = read_texts(texts) if texts else []
     if texts and not any(line.strip() for line in lines):
         raise UsageError(f"{texts} has no texts: name a file with one text per line")
     report = benchmark_model(

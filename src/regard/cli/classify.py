@@ -9,7 +9,7 @@ import click
 
 from regard.cli.model_options import COLUMN_FLAGS, ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator, iter_windows
 from regard.cli.options import Option
-from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
+from regard.cli.output import align_columns, json_line, note, note_each, print_result, show_progress, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 from regard.errors import UsageError
 
@@ -91,6 +91,7 @@ def evaluate_labels(test: TestSet) -> None:
     model = load(test.folder, **test.load_options)
     assert isinstance(model, ClassificationPipeline)
     examples = read_labelled(test.files, _with_label_separator(test.read_config, model))
+    note_each(examples.notes)
     examples.label_matrix(model.labels)  # raises for an unknown label before anything is computed
     batches = (list(model.stream(*_select(examples, window))) for window in iter_windows(range(len(examples))))
     predictions = list(show_progress(batches, len(examples), "texts"))

@@ -9,7 +9,7 @@ import click
 
 from regard.cli.model_options import READ_OPTIONS
 from regard.cli.options import AutoNumber, FiniteRange, Option, changed_settings, verb
-from regard.cli.output import align_columns, note, print_result, progress_listener
+from regard.cli.output import align_columns, note, note_each, print_result, progress_listener
 from regard.config.data import ReadConfig
 from regard.config.task_runs import TranslateRun
 from regard.errors import UsageError
@@ -99,6 +99,7 @@ def compare(
     from regard.report.compare import ComparedRun, compare, train_architectures, write_report
 
     pairs = read_pairs(test_files, read_config)
+    note_each(pairs.notes)
     if arch:
         settings: dict[str, Any] = {
             "preset": preset,

@@ -9,7 +9,7 @@ import click
 
 from regard.cli.model_options import FILES
 from regard.cli.options import Option, changed_settings, knob_options, verb
-from regard.cli.output import print_result, write_lines
+from regard.cli.output import note_each, print_result, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
@@ -67,7 +67,10 @@ def check(
     read_config = ReadConfig().override(changed_settings(context))
     splits = {"valid": valid, "test": test}
     other_splits = {name: read_pairs(paths, read_config) for name, paths in splits.items() if paths}
-    report = check_pairs(read_pairs(files, read_config), other_splits)
+    pairs = read_pairs(files, read_config)
+    for split in (pairs, *other_splits.values()):
+        note_each(split.notes)
+    report = check_pairs(pairs, other_splits)
     print_result(report.to_dict(), [report.format()], as_json)
 
 
@@ -109,6 +112,7 @@ def clean(
 
     read_config = ReadConfig().override(changed_settings(context))
     pairs = read_pairs(files, read_config)
+    note_each(pairs.notes)
     cleaned = clean_pairs(
         pairs,
         min_words=min_words,
@@ -217,6 +221,7 @@ def join(
     from regard.data.pairs import join_pairs, read_pairs
 
     pairs = read_pairs(files, ReadConfig().override(changed_settings(context)))
+    note_each(pairs.notes)
     rows = list(join_pairs(pairs, max_pairs=max_pairs, passes=passes, seed=seed))
     _write_pairs(out, rows)
     counts = {"read": pairs.num_read, "rejected": pairs.num_rejected, "rows": len(rows), "files": list(out)}

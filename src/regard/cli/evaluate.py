@@ -14,6 +14,7 @@ from regard.cli.model_options import (
     MODEL_ARGUMENT,
     READ_OPTIONS,
     SPLIT,
+    TABLE_FLAGS,
     TEXT_FLAGS,
     TestSet,
     evaluator,
@@ -21,7 +22,7 @@ from regard.cli.model_options import (
     load_translation_pipeline,
 )
 from regard.cli.options import Option, changed_settings, reject_other_options, verb
-from regard.cli.output import align_columns, print_result, show_progress, write_lines
+from regard.cli.output import align_columns, note_each, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import UNKNOWN_ANSWERS
@@ -64,7 +65,7 @@ or masked: perplexity on plain text. --metric adds others by name.
   regard evaluate runs/bert test.txt
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
-PAIR_FLAGS = ("--format", "--source", "--target", "--no-header", "--delimiter")
+PAIR_FLAGS = ("--source", "--target", *TABLE_FLAGS)
 DECODING_FLAGS = tuple(option.opts[0] for option in DECODING_OPTIONS)
 SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
 
@@ -153,6 +154,7 @@ def evaluate_translation(test: TestSet) -> None:
     from regard.tasks.scoring import Scoring, translation_scores
 
     pairs = read_pairs(test.files, test.read_config)
+    note_each(pairs.notes)
     model = load_translation_pipeline(test.folder, test.load_options, test.ensemble)
     batches = (model.translate(window, split=test.split, **test.decoding) for window in iter_windows(pairs.source))
     hypotheses = [str(translation) for translation in show_progress(batches, len(pairs), "sentences")]

@@ -115,7 +115,8 @@ class TestSet:
 
 Evaluate = Callable[[TestSet], None]
 TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--ablate", "--json")
-COLUMN_FLAGS = ("--format", "--text", "--label", "--pair", "--label-separator", "--no-header", "--delimiter")
+TABLE_FLAGS = ("--format", "--header", "--no-header", "--delimiter")
+COLUMN_FLAGS = ("--text", "--label", "--pair", "--label-separator", *TABLE_FLAGS)
 
 
 @dataclass(frozen=True)

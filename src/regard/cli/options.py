@@ -204,14 +204,21 @@ def dotted_options(
 
 
 def _build_options(knob: Knob, short: str, dotted: str, section: str) -> list[click.Parameter]:
-    """Build the option of a knob; a boolean with a short flag has two."""
-    if knob.type is bool and short:
-        # without a value, the short flag inverts the default; the dotted option takes a value
-        flag = _build_switch(knob, short, section)
+    """Build the option of a knob; one with a short flag that takes no value also has a dotted one that does."""
+    switches: list[click.Parameter] = []
+    if knob.type is bool and short:  # the short flag inverts the default
+        switches = [_build_switch(knob, short, section, not knob.default, knob.negated or knob.help)]
+    elif knob.negated and short:  # a choice of auto, yes and no
+        negative = f"--no-{short.removeprefix('--')}"
+        switches = [
+            _build_switch(knob, short, section, "yes", knob.help),
+            _build_switch(knob, negative, section, "no", knob.negated, suffix="_off"),
+        ]
+    if switches:
         dotted_twins = _build_options(knob, "", dotted, section) if dotted else []
         for twin in dotted_twins:
             twin.hidden = True  # type: ignore[attr-defined]  # an option, not an argument
-        return [flag, *dotted_twins]
+        return [*switches, *dotted_twins]
     names = list(dict.fromkeys(flag for flag in (short, dotted) if flag))
     name = _parameter_name(knob)
     metavar = _metavar(knob)
@@ -232,17 +239,17 @@ def _build_options(knob: Knob, short: str, dotted: str, section: str) -> list[cl
     ]
 
 
-def _build_switch(knob: Knob, flag: str, section: str) -> KnobOption:
-    """Flag that inverts a boolean's default."""
+def _build_switch(knob: Knob, flag: str, section: str, value: bool | str, help: str, *, suffix: str = "") -> KnobOption:
+    """Flag that sets a knob to a value; `suffix` tells the parameters of one knob apart."""
     return KnobOption(
-        [flag, _parameter_name(knob)],
+        [flag, _parameter_name(knob) + suffix],
         path=knob.path,
         section=section,
         is_flag=True,
-        flag_value=not knob.default,
+        flag_value=value,
         default=None,
         usage="",
-        help=knob.negated or knob.help,
+        help=help,
     )
 
 

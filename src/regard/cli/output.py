@@ -40,6 +40,12 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def note_each(texts: Iterable[str]) -> None:
+    """Print messages that are not part of the result."""
+    for text in texts:
+        note(text)
+
+
 @contextmanager
 def progress_listener(as_json: bool) -> Iterator[JsonListener | ProgressBarListener | LogListener]:
     """Listener that shows a training run: JSON lines, a live bar on a terminal, or log lines."""

@@ -17,7 +17,7 @@ from regard.cli.model_options import (
     load_translation_pipeline,
 )
 from regard.cli.options import Option, changed_settings, verb
-from regard.cli.output import json_line, note, print_result, write_lines
+from regard.cli.output import json_line, note, note_each, print_result, write_lines
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 
@@ -56,6 +56,7 @@ def score(
     from regard.data.pairs import read_pairs
 
     pairs = read_pairs(files, ReadConfig().override(changed_settings(context, ReadConfig)))
+    note_each(pairs.notes)
     model = load_translation_pipeline(folder, load_options)
     settings = changed_settings(context, DecodingConfig)
     translations = model.score(pairs.source, pairs.target, split=split, **settings)

@@ -57,17 +57,17 @@ def similar(
 ) -> None:
     """Compare texts with each other or with the lines of a file."""
     from regard.config.data import ReadConfig
-    from regard.data.ledger import read_lines
+    from regard.data.ledger import read_texts
 
     read_config = ReadConfig(encoding=encoding)
     if bool(texts) == bool(source):
         raise UsageError("pass texts as arguments, or a file of them with --in" + (": not both" if texts else ""))
     if vectors and not corpus:
         raise UsageError("--vectors are the embeddings of the lines of --corpus: name that file too")
-    queries = read_lines(source, read_config) if source else list(texts)
+    queries = read_texts(source, read_config) if source else list(texts)
     if corpus is None and len(queries) < 2:
         raise UsageError("one text cannot be compared: pass two, or a file to search with --corpus")
-    lines = read_lines(corpus, read_config) if corpus else []
+    lines = read_texts(corpus, read_config) if corpus else []
     config = EmbeddingConfig().override(changed_settings(context, EmbeddingConfig))
     from regard.pipeline.embedding import nearest_neighbours
     from regard.pipeline.load import load_embedder

@@ -46,9 +46,9 @@ class TextInput:
         if not self.source:
             return list(self.texts)
         from regard.config.data import ReadConfig
-        from regard.data.ledger import read_lines
+        from regard.data.ledger import read_texts
 
-        return list(read_lines(self.source, ReadConfig(encoding=self.encoding)))
+        return list(read_texts(self.source, ReadConfig(encoding=self.encoding)))
 
     def windows(self) -> tuple[Iterable[Sequence[str]], int]:
         """Windows of texts, and the number of texts; 0 for standard input, where it is unknown."""

@@ -76,7 +76,7 @@ FLAGS = {  # in the order of the help: the common ones first
     "data.read.label": "--label",
     "data.read.pair": "--pair",
     "data.read.label_separator": "--label-separator",
-    "data.read.no_header": "--no-header",
+    "data.read.header": "--header",
     "data.read.delimiter": "--delimiter",
     "data.read.encoding": "--encoding",
     "data.read.lenient": "--lenient",
@@ -109,7 +109,7 @@ ADVANCED = (  # settings with a short flag that only `--help-all` lists
     "training.workers",
     "data.read.max_reject",
     "data.read.delimiter",
-    "data.read.no_header",
+    "data.read.header",
 )
 PINNED_SETTINGS = ("precision", "threads", "batch_tokens")  # resolved settings of a recipe that is a run.json
 

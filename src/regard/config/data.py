@@ -24,7 +24,12 @@ class ReadConfig(Config):
     label: str = knob("", "Column of the label: a name, or a number from 1.", metavar="COLUMN")
     pair: str = knob("", "Column of the second text of a text pair: a name, or a number from 1.", metavar="COLUMN")
     label_separator: str = knob("", "Separator between the labels of a multi-label text, such as ';'.")
-    no_header: bool = knob(False, "The CSV has no header row.")
+    header: str = knob(
+        "auto",
+        "The first row of a CSV or TSV names its columns; auto: by its cells.",
+        choices=("auto", "yes", "no"),
+        negated="The first row of a CSV or TSV is data.",
+    )
     delimiter: str = knob("", "Column separator of a CSV; a comma by default.")
     lenient: bool = knob(False, "Write faulty rows to a reject file and continue.")
     max_reject: float = knob(

@@ -56,6 +56,7 @@ class StoryQuestions:
     num_rejected: int = 0
     fault_counts: Mapping[str, int] = field(default_factory=dict)  # kind of fault → stories rejected for it
     reject_files: tuple[str, ...] = ()  # paths of the rejected stories
+    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.questions)

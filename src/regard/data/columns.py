@@ -1,10 +1,17 @@
-"""Rows of selected fields from checked lines: TSV (tabs, no quoting), CSV (RFC 4180) and JSON lines."""
+"""Rows of selected fields from checked lines: TSV (tabs, no quoting), CSV (RFC 4180) and JSON lines.
+
+Whether the first row of a table names its columns is a setting. Where that is `auto`, the first row of a TSV does if a
+column is requested by name, or if all roles are column names. That of a CSV does if a column is requested by name or any
+role is a column's name; else it does unless its cells look like data. As that is a guess, a note reports it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from regard.config.data import ReadConfig
@@ -13,6 +20,11 @@ from regard.errors import ConfigError, DataError, nearest
 
 MAX_QUOTED_BYTES = 64 * 1024  # beyond this many bytes a quote of a CSV field counts as unclosed …
 MAX_QUOTED_LINES = 50  # … or lines
+NUM_SAMPLED_ROWS = 100  # rows of a CSV that its first row is compared with
+MAX_NAME_WORDS = 5  # words of a column's name
+MAX_SHOWN_CELL = 30  # characters of a cell in a note
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\w\W*\s\W*\w.*[.!?。！？…]\W*$", re.DOTALL)  # of several words
 
 
 class DataRow(NamedTuple):
@@ -37,9 +49,15 @@ class RawRow(NamedTuple):
 
 
 def read_rows(
-    lines: Iterator[Line], format: str, columns: Sequence[Column], config: ReadConfig, name: str
+    lines: Iterator[Line],
+    format: str,
+    columns: Sequence[Column],
+    config: ReadConfig,
+    name: str,
+    *,
+    notes: list[str] | None = None,
 ) -> Iterator[DataRow]:
-    r"""Yield the selected columns of every row.
+    r"""Yield the selected columns of every row; append to `notes` what was guessed about the file.
 
     >>> from regard.data.lines import iter_checked_lines
     >>> import io
@@ -48,13 +66,63 @@ def read_rows(
     >>> [row.fields for row in read_rows(iter_checked_lines(stream, "x.csv"), "csv", columns, ReadConfig(), "x.csv")]
     [('yes', 'ja, klar')]
     """
-    return _FORMATS[format](lines, columns, config, name)
+    if format == "jsonl":
+        return _read_json_lines(lines, columns, config.label_separator)
+    if format == "tsv":
+        delimiter = "\t"
+        raw_rows: Iterator[RawRow] = map(_split_tsv_line, lines)
+    else:
+        delimiter = _csv_delimiter(config)
+        raw_rows = _split_csv_lines(lines, delimiter)
+    has_header, rows = _detect_header(raw_rows, format, columns, config, name, [] if notes is None else notes)
+    return _select_columns(rows, columns, delimiter, has_header=has_header, name=name)
 
 
-def _read_tsv(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
-    has_header = any(_is_column_name(requested) for _, requested in columns)
-    rows = (_split_tsv_line(line) for line in lines)
-    return _select_columns(rows, columns, "\t", has_header=has_header, name=name)
+def _detect_header(
+    rows: Iterator[RawRow],
+    format: str,
+    columns: Sequence[Column],
+    config: ReadConfig,
+    name: str,
+    notes: list[str],
+) -> tuple[bool, Iterator[RawRow]]:
+    """Whether the first row names the columns; return all rows, too."""
+    if config.header != "auto":
+        return config.header == "yes", rows
+    if any(_is_column_name(requested) for _, requested in columns):
+        return True, rows
+    sample = list(islice(rows, NUM_SAMPLED_ROWS))
+    rows = chain(sample, rows)
+    first_cells = [cell.strip() for cell in sample[0].cells] if sample else []
+    roles = {role for role, _ in columns}
+    if format == "tsv" or not first_cells:
+        return format == "csv" or roles <= {*first_cells}, rows
+    if roles & {*first_cells}:
+        return True, rows
+    has_header = not _looks_like_data(first_cells, [row.cells for row in sample[1:] if not row.fault])
+    shown = ", ".join(repr(cell[:MAX_SHOWN_CELL]) for cell in first_cells)
+    if has_header:
+        notes.append(f"{name}:1: the first row ({shown}) is taken as the names of the columns; if not, use --no-header")
+    else:
+        notes.append(f"{name}:1: the first row ({shown}) is taken as data; if it names the columns, use --header")
+    return has_header, rows
+
+
+def _looks_like_data(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row of a table is data: it has a sentence, a cell that recurs, or a number among numbers.
+
+    >>> _looks_like_data(["good", "nice film"], [["bad", "dull"], ["good", "great"]])
+    True
+    >>> _looks_like_data(["0", "1"], [["bad", "dull"], ["good", "great"]])
+    False
+    """
+    for index, cell in enumerate(cells):
+        column = [row[index].strip() for row in rows if index < len(row)]
+        is_number = bool(column) and all(_NUMBER.fullmatch(text) for text in (cell, *column))
+        is_sentence = len(cell.split()) > MAX_NAME_WORDS or bool(_SENTENCE_END.search(cell))
+        if is_number or is_sentence or (cell and cell in column):
+            return True
+    return False
 
 
 def _split_tsv_line(line: Line) -> RawRow:
@@ -62,12 +130,11 @@ def _split_tsv_line(line: Line) -> RawRow:
     return RawRow(line.line_number, line.raw, cells, line.fault or _find_blank_line(line))
 
 
-def _read_csv(lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str) -> Iterator[DataRow]:
+def _csv_delimiter(config: ReadConfig) -> str:
     delimiter = {"": ",", "\\t": "\t", "tab": "\t"}.get(config.delimiter, config.delimiter)
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise ConfigError(f"delimiter must be a single character, not {config.delimiter!r}")
-    rows = _split_csv_lines(lines, delimiter)
-    return _select_columns(rows, columns, delimiter, has_header=not config.no_header, name=name)
+    return delimiter
 
 
 def _find_blank_line(line: Line) -> Fault | None:
@@ -207,33 +274,33 @@ class CsvRow:
         self.delimiter = delimiter
         self.cells: list[str] = []
         self.open_quote: tuple[int, int] | None = None  # its line and column
-        self._quoted = ""  # content of the open quote so far
+        self._quoted: list[str] = []  # content of the open quote so far, in parts
 
     def feed(self, line: Line) -> Fault | None:
         """Parse one more line; return the fault of the row, if it has one."""
         text = line.text
         offset = 0
         if self.open_quote:
-            self._quoted += "\n"
+            self._quoted.append("\n")
         while True:
             if not self.open_quote and text[offset : offset + 1] == '"':
                 self.open_quote = (line.line_number, offset + 1)
-                self._quoted = ""
+                self._quoted = []
                 offset += 1
             if self.open_quote:
                 stop = text.find('"', offset)
                 if stop < 0:
-                    self._quoted += text[offset:]
+                    self._quoted.append(text[offset:])
                     return None
-                self._quoted += text[offset:stop]
+                self._quoted.append(text[offset:stop])
                 offset = stop + 1
                 if text[offset : offset + 1] == '"':
-                    self._quoted += '"'
+                    self._quoted.append('"')
                     offset += 1
                     continue
                 if text[offset : offset + 1] not in ("", self.delimiter):
                     return self._text_after_quote(line, offset)
-                self.cells.append(self._quoted)
+                self.cells.append("".join(self._quoted))
                 self.open_quote = None
             else:
                 stop = text.find(self.delimiter, offset)
@@ -270,12 +337,10 @@ class CsvRow:
         )
 
 
-def _read_json_lines(
-    lines: Iterator[Line], columns: Sequence[Column], config: ReadConfig, name: str
-) -> Iterator[DataRow]:
+def _read_json_lines(lines: Iterator[Line], columns: Sequence[Column], label_separator: str) -> Iterator[DataRow]:
     for line in lines:
         fault = line.fault or _find_blank_line(line)
-        fields = fault if fault else _json_fields(line, columns, config.label_separator)
+        fields = fault if fault else _json_fields(line, columns, label_separator)
         if isinstance(fields, Fault):
             yield DataRow(line.line_number, line.raw, (), fields)
         else:
@@ -339,10 +404,3 @@ def find_field_fault(row: DataRow) -> Fault | None:
         if fault:
             return fault._replace(column=0)
     return None
-
-
-_FORMATS: Mapping[str, Callable[[Iterator[Line], Sequence[Column], ReadConfig, str], Iterator[DataRow]]] = {
-    "tsv": _read_tsv,
-    "csv": _read_csv,
-    "jsonl": _read_json_lines,
-}

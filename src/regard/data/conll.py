@@ -54,6 +54,7 @@ class TaggedSentences:
     num_read: int = 0  # accepted + rejected
     num_rejected: int = 0
     reject_file: str = ""  # path of the rejected sentences
+    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.sentences)

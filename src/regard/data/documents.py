@@ -29,6 +29,7 @@ class Documents:
     num_read: int = 0  # lines, accepted and rejected
     num_rejected: int = 0
     reject_file: str = ""  # path of the rejected lines
+    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -42,6 +42,7 @@ class LabelledTexts:
     reject_file: str = ""  # path of the rejected rows
     pairs: list[str] | None = None  # second text of each, where texts come in pairs
     label_separator: str = ""  # between the labels of a text that may have several
+    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -163,10 +164,11 @@ def read_labelled(
     labels: list[str] = []
     locations: list[str] = []
     second_texts: list[str] = []
+    notes: list[str] = []
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
-            for row in _read_rows(name, config, stack):
+            for row in _read_rows(name, config, stack, notes):
                 if ledger.accept(row, [row.raw], name):
                     texts.append(row.fields[0])
                     labels.append(row.fields[1].strip())
@@ -184,10 +186,11 @@ def read_labelled(
         reject_file=ledger.reject_file,
         pairs=pairs,
         label_separator=config.label_separator,
+        notes=tuple(notes),
     )
 
 
-def _read_rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[DataRow]:
+def _read_rows(name: str, config: ReadConfig, stack: ExitStack, notes: list[str]) -> Iterator[DataRow]:
     """Yield rows of text, label and, with `config.pair`, second text."""
     format = detect_format(name, config)
     if format == "lines":
@@ -203,9 +206,9 @@ def _read_rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Data
     columns: list[Column] = [("text", config.text), ("label", config.label)]
     if config.pair:
         columns.append(("pair", config.pair))
-    elif format == "tsv" and not (config.text or config.label):
+    elif format == "tsv" and config.header != "no" and not (config.text or config.label):
         columns = _columns_of_header(first_line.text.split("\t")) or columns
-    for row in read_rows(chain([first_line], lines), format, columns, config, name):
+    for row in read_rows(chain([first_line], lines), format, columns, config, name, notes=notes):
         if not row.fault:
             row = row._replace(fault=find_field_fault(row) or _find_blank_field(row, bool(config.label_separator)))
         yield row

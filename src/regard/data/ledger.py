@@ -23,6 +23,10 @@ from regard.data.lines import Fault, iter_checked_lines, open_bytes
 from regard.errors import DataError, DiskError
 
 MAX_SHOWN_FAULTS = 20  # in one message
+TABLE_SUFFIXES = (
+    *(".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson"),
+    *(".xls", ".xlsx", ".ods", ".parquet"),
+)
 
 
 def digest_columns(*columns: Sequence[str]) -> str:
@@ -40,6 +44,18 @@ def digest_columns(*columns: Sequence[str]) -> str:
 def read_lines(path: str | Path, config: ReadConfig | None = None) -> list[str]:
     """Read all lines of a text file, blank ones included."""
     return list(iter_lines(path, config))
+
+
+def read_texts(path: str | Path, config: ReadConfig | None = None) -> list[str]:
+    """Read texts, one per line; a table is refused by its name, since its rows are no texts."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes if suffix.lower() != ".gz"]
+    if suffixes and suffixes[-1] in TABLE_SUFFIXES:
+        raise DataError(
+            "is a table, a file with one text per line is needed",
+            location=str(path),
+            advice="write its column of texts to a .txt file; lines that are texts as they are can be piped in",
+        )
+    return read_lines(path, config)
 
 
 def iter_lines(

@@ -45,6 +45,7 @@ class ParallelTexts:
     file_names: tuple[str, ...] = ()
     fault_counts: Mapping[str, int] = field(default_factory=dict)  # kind of fault → rows rejected for it
     reject_file: str = ""  # path of the rejected rows
+    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.source)
@@ -90,11 +91,12 @@ def read_pairs(
     source: list[str] = []
     target: list[str] = []
     line_numbers = array("q")
+    notes: list[str] = []
     with ExitStack() as stack:
         if len(names) == 2:
             rows = _read_parallel(names, [stack.enter_context(open_bytes(name)) for name in names], config)
         elif len(names) == 1:
-            rows = _read_columns(names[0], stack.enter_context(open_bytes(names[0])), config)
+            rows = _read_columns(names[0], stack.enter_context(open_bytes(names[0])), config, notes)
         else:
             raise UsageError(f"pairs are read from two parallel files or one with two columns, not {len(names)} files")
         ledger = stack.enter_context(Ledger(names, config, reject_folder))
@@ -114,13 +116,14 @@ def read_pairs(
         file_names=tuple(names),
         fault_counts=dict(ledger.fault_counts.most_common()),
         reject_file=ledger.reject_file,
+        notes=tuple(notes),
     )
 
 
 LedgerEntry = tuple[DataRow, Sequence[bytes], str]  # a row, its bytes, and the file to name when it is at fault
 
 
-def _read_columns(name: str, stream: BinaryIO, config: ReadConfig) -> Iterator[LedgerEntry]:
+def _read_columns(name: str, stream: BinaryIO, config: ReadConfig, notes: list[str]) -> Iterator[LedgerEntry]:
     format = detect_format(name, config)
     if format == "lines":
         raise DataError(
@@ -129,7 +132,8 @@ def _read_columns(name: str, stream: BinaryIO, config: ReadConfig) -> Iterator[L
             advice="use two parallel files, or set --format tsv, csv or jsonl",
         )
     columns: list[Column] = [("source", config.source), ("target", config.target)]
-    for row in read_rows(iter_checked_lines(stream, name, config.encoding), format, columns, config, name):
+    lines = iter_checked_lines(stream, name, config.encoding)
+    for row in read_rows(lines, format, columns, config, name, notes=notes):
         if not row.fault:
             row = row._replace(fault=find_field_fault(row) or _find_blank_side(row))
         yield row, [row.raw], name

@@ -11,7 +11,7 @@ from regard.config.runs import RunConfig
 
 
 class ReadCounts(Protocol):
-    """Counts of the rows that were read from files and of those that were rejected."""
+    """Counts of the rows that were read from files and of those that were rejected, with notes on the files."""
 
     @property
     def num_read(self) -> int: ...
@@ -19,6 +19,8 @@ class ReadCounts(Protocol):
     def num_rejected(self) -> int: ...
     @property
     def reject_file(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
 
 class ReadExamples(ReadCounts, Protocol):
@@ -32,11 +34,14 @@ class ReadExamples(ReadCounts, Protocol):
 ExamplesT = TypeVar("ExamplesT", bound=ReadExamples)
 
 
-def rejection_notes(rows: ReadCounts, split: str) -> list[str]:
-    """Describe how many rows of a split lenient reading rejected, and where they are listed."""
+def reading_notes(rows: ReadCounts, split: str) -> list[str]:
+    """Notes on a split's files, and how many rows lenient reading rejected, with where they are listed."""
     if not rows.num_rejected:
-        return []
-    return [f"{rows.num_rejected:,} of {rows.num_read:,} {split} rows are rejected: see {rows.reject_file}"]
+        return [*rows.notes]
+    return [
+        *rows.notes,
+        f"{rows.num_rejected:,} of {rows.num_read:,} {split} rows are rejected: see {rows.reject_file}",
+    ]
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class DataSplits(Generic[ExamplesT]):
     valid: ExamplesT
     test: ExamplesT | None
     labels: tuple[str, ...] = ()  # of the training files
-    notes: list[str] = field(default_factory=list)  # on rejected rows and held-out examples
+    notes: list[str] = field(default_factory=list)  # on guesses in reading, rejected rows and held-out examples
 
     @property
     def digests(self) -> dict[str, str]:
@@ -73,7 +78,7 @@ class DataSplits(Generic[ExamplesT]):
 
         def read_split(files: Sequence[str], name: str) -> ExamplesT:
             examples = read(files, config.data.read)
-            notes.extend(rejection_notes(examples, name))
+            notes.extend(reading_notes(examples, name))
             return examples
 
         train = read_split(config.data.train, "training")

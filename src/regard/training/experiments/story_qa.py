@@ -30,7 +30,7 @@ from regard.tasks.story_qa import (
 )
 from regard.training.card import model_card
 from regard.training.experiments.base import prefix_metrics
-from regard.training.experiments.data_splits import rejection_notes
+from regard.training.experiments.data_splits import reading_notes
 from regard.training.listeners import notify
 from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
 from regard.training.procedure import RunContext, RunPlan, TrainingResult
@@ -89,7 +89,7 @@ class MemoryNetworkProcedure:
 
     def _read(self, files: tuple[str, ...], split: str) -> StoryQuestions:
         stories = read_stories(files, self.config.data.read)
-        self.notes += rejection_notes(stories, split)
+        self.notes += reading_notes(stories, split)
         return stories
 
     def _choose_validation(self) -> StoryQuestions:

@@ -42,7 +42,7 @@ from regard.text.train import train_tokenizer
 from regard.training.auto_config import choose_translation_model
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import BaseExperiment, Notify, prefix_metrics, subsample_indices
-from regard.training.experiments.data_splits import rejection_notes
+from regard.training.experiments.data_splits import reading_notes
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
@@ -215,14 +215,14 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         """Read training and validation pairs; hold some out where there are no validation files."""
         config = self.config
         train = read_pairs(config.data.train, config.data.read)
-        rejections = rejection_notes(train, "training")
+        notes = reading_notes(train, "training")
         if config.data.valid:
             valid = read_pairs(config.data.valid, config.data.read)
-            rejections += rejection_notes(valid, "validation")
+            notes += reading_notes(valid, "validation")
         else:
             train, valid = hold_out_pairs(train, config.training.seed)
             self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
-        self.notes += rejections
+        self.notes += notes
         return train, valid
 
     def _load_or_train_tokenizers(self, pairs: ParallelTexts) -> TokenizerPair:
