@@ -110,6 +110,26 @@ def test_dropout_has_its_rate_its_mean_and_no_correlated_neighbours(rate: float)
         assert (deviations * shifted).mean().item() == pytest.approx(0, abs=0.003)
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.012, 0.001, 0.0001, 0.995])
+def test_small_and_large_dropout_rates_are_neither_ignored_nor_rounded_by_much(rate: float) -> None:
+    count = 2_000_000
+    factors = Noise(1, 1).dropout_factors((count,), rate, "x", torch.float32)
+    share = (factors == 0).double().mean().item()
+    spread = (rate * (1 - rate) / count) ** 0.5
+    assert share == pytest.approx(rate, abs=0.02 * min(rate, 1 - rate) + 4 * spread)
+    factor = factors.max().item()
+    assert set(factors.unique().tolist()) == {0.0, factor}
+    assert factor == pytest.approx(1 / (1 - rate), rel=0.03)
+
+
+def test_rates_that_a_byte_represents_have_the_bits_of_bytes() -> None:
+    noise = Noise(3, 5)
+    for rate, threshold in ((0.1, 26), (0.25, 64), (0.3, 77), (0.5, 128), (3 / 256, 3)):
+        random_bytes = noise.generator("a").bit_generator.random_raw(125).view("uint8")
+        expected = torch.from_numpy((random_bytes >= threshold) * (256 / (256 - threshold))).float()
+        assert torch.equal(noise.dropout_factors((1000,), rate, "a", torch.float32), expected)
+
+
 def test_dropout_is_independent_over_steps_sites_micro_batches_and_seeds() -> None:
     """Products of two masks' deviations have mean 0 and a known spread; four of it have a probability of 1/16,000."""
     count = 200_000

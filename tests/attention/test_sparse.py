@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regard.attention.attend import attend
+from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
 from regard.attention.sparse import BlockSparseMask, LocalMask, big_bird
 from regard.attention.trace import trace
@@ -57,6 +58,30 @@ def test_a_sequence_in_a_batch_is_the_same_as_alone() -> None:
         alone = attend(*(tensor[row : row + 1, :, :length] for tensor in qkv), mask=mask)
         assert torch.equal(together[row : row + 1, :, :length], alone)
         assert not together[row, :, length:].any()
+
+
+def test_dropout_drops_the_weights_of_long_and_of_short_sequences() -> None:
+    lengths = torch.tensor([200, 40])
+    mask = BlockSparseMask(big_bird(1, seed=2), 8, lengths, max_full_length=48, extra_first_block=1)
+    query, key, _ = random_qkv(200, 2)
+    value = torch.ones(2, 2, 200, 1, dtype=torch.float64)  # the context is the sum of the weights that remain
+
+    def sums(rate: float, noise: Noise | None) -> torch.Tensor:
+        return attend(0 * query, key, value, mask=mask, dropout=rate, noise=noise, site="s")
+
+    plain = sums(0.5, None)
+    assert torch.equal(plain, sums(0.0, Noise(1, 1)))
+    dropped = sums(0.5, Noise(1, 1))
+    assert torch.equal(dropped, sums(0.5, Noise(1, 1)))
+    assert not torch.equal(dropped, sums(0.5, Noise(1, 2)))
+    for row, length in enumerate(lengths.tolist()):
+        row_sums = dropped[row, :, :length]
+        assert abs(row_sums.mean() - 1) < 0.03
+        assert row_sums.std() > 0.05
+        assert not torch.equal(row_sums[0], row_sums[1]), "heads are dropped alike"
+        assert not dropped[row, :, length:].any()
+    rows = torch.unique(dropped[0, 0, 8:-8, 0].view(-1, 8), dim=0)
+    assert len(rows) == 23, "groups of blocks are dropped alike"
 
 
 def test_the_pattern_is_the_published_one() -> None:

@@ -11,7 +11,7 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.intervention import apply_ablation
 from regard.attention.masks import BoundMask
 from regard.attention.scores import Normalize, ScaledDot, Score, softmax
-from regard.attention.sparse import BlockSparseMask, LocalMask, attend_block_sparse, attend_local
+from regard.attention.sparse import BlockSparseMask, LocalMask, WeightDropout, attend_block_sparse, attend_local
 from regard.attention.trace import active_trace
 from regard.errors import UsageError
 
@@ -47,7 +47,7 @@ def attend(
     is_standard = type(score) is ScaledDot and normalize is softmax and bias is None
     dropout_rate = dropout if noise is not None else 0.0
     if isinstance(mask, BlockSparseMask) and is_standard:
-        context = attend_block_sparse(query, key, value, mask)
+        context = attend_block_sparse(query, key, value, mask, WeightDropout(dropout, noise, site))
     elif isinstance(mask, LocalMask) and is_standard and not dropout_rate:
         context = attend_local(query, key, value, mask, _attend_dense)
     elif _can_fuse(query, score, normalize, dropout_rate):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask, Mask, blocks, global_tokens, padding, random, window
 
 MIN_CHUNK_QUERIES = 64  # queries of a chunk of local attention
@@ -158,8 +160,25 @@ def attend_local(query: Tensor, key: Tensor, value: Tensor, mask: LocalMask, att
     return torch.cat(contexts, dim=2)
 
 
+@dataclass(frozen=True)
+class WeightDropout:
+    """Dropout of the attention weights of a site, which are computed in parts; none without noise."""
+
+    rate: float
+    noise: Noise | None
+    site: str
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """Apply dropout to the weights."""
+        return apply_dropout(weights, self.rate, self.noise, self.site)
+
+    def part(self, name: str) -> WeightDropout:
+        """Dropout of one part of the weights, with random numbers of its own."""
+        return replace(self, site=f"{self.site}/{name}")
+
+
 def attend_block_sparse(
-    query: Tensor, key: Tensor, value: Tensor, mask: BlockSparseMask
+    query: Tensor, key: Tensor, value: Tensor, mask: BlockSparseMask, dropout: WeightDropout
 ) -> Tensor:  # each [B, H, T, d]
     """Block-sparse attention, equal to dense attention with the same mask, [B, H, T, v]; zeros at padding."""
     contexts = []
@@ -169,22 +188,28 @@ def attend_block_sparse(
         row_value = value[row, :, :length]
         block_bias = mask.block_bias(length)
         if block_bias is None:
-            context = _attend_full(row_query, row_key, row_value)
+            context = _attend_full(row_query, row_key, row_value, dropout.part(f"{row}"))
         else:
-            context = _attend_blocks(row_query, row_key, row_value, block_bias, mask.size)
+            context = _attend_blocks(
+                row_query, row_key, row_value, block_bias, size=mask.size, dropout=dropout.part(f"{row}")
+            )
         contexts.append(functional.pad(context, (0, 0, 0, query.shape[2] - length)))
     return torch.stack(contexts)
 
 
-def _attend_full(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+def _attend_full(
+    query: Tensor, key: Tensor, value: Tensor, dropout: WeightDropout, bias: Tensor | None = None
+) -> Tensor:
     """Scaled dot-product attention over the last two axes; `bias` broadcasts to the scores."""
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    return torch.softmax(scores, dim=-1) @ value
+    return dropout(torch.softmax(scores, dim=-1)) @ value
 
 
-def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, block_bias: Tensor, size: int) -> Tensor:  # [H, T, d]
+def _attend_blocks(
+    query: Tensor, key: Tensor, value: Tensor, block_bias: Tensor, *, size: int, dropout: WeightDropout
+) -> Tensor:  # [H, T, d]
     """Block-sparse attention of one sequence: global query blocks at once, the others in groups."""
     num_blocks = len(block_bias)
     length = query.shape[1]
@@ -200,16 +225,26 @@ def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, block_bias: Tensor
     contexts = []
     if len(global_blocks):
         global_queries = queries[:, global_blocks].flatten(1, 2)
-        context = _attend_full(global_queries, keys.flatten(1, 2), values.flatten(1, 2), padding_bias.flatten())
+        context = _attend_full(
+            global_queries,
+            keys.flatten(1, 2),
+            values.flatten(1, 2),
+            dropout.part("global"),
+            padding_bias.flatten(),
+        )
         contexts.append(context.unflatten(1, (-1, size)))
-    for group in sparse_blocks.split(BLOCKS_PER_GATHER) if len(sparse_blocks) else ():
+    groups = sparse_blocks.split(BLOCKS_PER_GATHER) if len(sparse_blocks) else ()
+    for group_index, group in enumerate(groups):
         max_key_blocks = int(allowed[group].sum(1).max())
         by_allowed = allowed[group].int().argsort(dim=1, descending=True, stable=True)
         key_blocks = by_allowed[:, :max_key_blocks]  # [m, K]
         bias = block_bias[group].gather(1, key_blocks)[:, :, None] + padding_bias[key_blocks]  # [m, K, S]
         group_keys = keys[:, key_blocks].flatten(2, 3)  # [H, m, K·S, d]
         group_values = values[:, key_blocks].flatten(2, 3)
-        contexts.append(_attend_full(queries[:, group], group_keys, group_values, bias.flatten(1)[:, None]))
+        group_dropout = dropout.part(f"{group_index}")
+        contexts.append(
+            _attend_full(queries[:, group], group_keys, group_values, group_dropout, bias.flatten(1)[:, None])
+        )
     order = torch.cat([global_blocks, sparse_blocks]).argsort()
     return torch.cat(contexts, dim=1)[:, order].flatten(1, 2)[:, :length]
 

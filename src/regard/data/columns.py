@@ -1,8 +1,8 @@
 """Rows of selected fields from checked lines: TSV (tabs, no quoting), CSV (RFC 4180) and JSON lines.
 
 Whether the first row of a table names its columns is a setting. Where that is `auto`, the first row of a TSV does if a
-column is requested by name, or if all roles are column names. That of a CSV does if a column is requested by name or any
-role is a column's name; else it does unless its cells look like data. As that is a guess, a note reports it.
+column is requested by name, or if all roles are column names. That of a CSV does in these cases and if any role is a
+column's name; else it does unless its cells look like data. As that is a guess, a note reports it.
 """
 
 from __future__ import annotations
