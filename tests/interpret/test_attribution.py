@@ -111,6 +111,16 @@ def test_the_decisive_word_has_the_largest_attribution_by_every_method(classifie
     assert other_label[decisive] < 0
 
 
+def test_integrated_gradients_of_one_step_follow_the_path_from_the_baseline(
+    classifier: ClassificationPipeline,
+) -> None:
+    text = "the film was good and a plot"
+    one_step = by_method(explain(classifier, text, methods=["integrated gradients"], steps=1))["integrated gradients"]
+    many_steps = by_method(explain(classifier, text, methods=["integrated gradients"]))["integrated gradients"]
+    assert not one_step[[0, -1]].any()  # special tokens are their own baseline
+    assert one_step.argmax() == many_steps.argmax() == 4
+
+
 def test_gradient_times_input_is_the_derivative_along_the_embedding(classifier: ClassificationPipeline) -> None:
     text = "the plot was bad and quite a film"
     values = by_method(explain(classifier, text, methods=["gradient×input"]))["gradient×input"]

@@ -34,7 +34,7 @@ from regard.models.gpt import Gpt
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.load import load_embedder
 from regard.pipeline.translation import TranslationPipeline
-from regard.tasks.alignment import alignment_error, parse_pharaoh
+from regard.tasks.alignment import ReferenceLinks, alignment_error, parse_pharaoh
 from regard.text.train import train_tokenizer
 from tests.encoders import saved_encoder
 from tests.pipeline.conftest import Toy
@@ -158,7 +158,7 @@ def test_bleu_is_another_metric_and_unknown_ones_are_rejected(pipeline: Translat
     with pytest.raises(UsageError, match=r"no metric 'blue' \(did you mean bleu\?\)"):
         study_heads(probe, metric="blue")
     with pytest.raises(UsageError, match="1 alignments for 12 sentences"):
-        study_heads(probe, gold=[[(0, 0)]])
+        study_heads(probe, gold=[ReferenceLinks.all_sure([(0, 0)])])
 
 
 def test_time_limits_the_sample(pipeline: TranslationPipeline, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_the_best_alignment_head_beats_the_first_of_the_last_layer(speaker: Tran
     probe = TranslationProbe(
         speaker, ParallelTexts.from_texts([row.source for row in examples], [row.target for row in examples])
     )
-    report = study_heads(probe, sample=16, gold=[row.links for row in examples])
+    report = study_heads(probe, sample=16, gold=[ReferenceLinks.all_sure(row.links) for row in examples])
     best = report.alignment_head
     assert best is not None
     assert best["error"] < 0.25 and best["error"] < best["last_first_error"]
@@ -197,11 +197,20 @@ def test_the_best_alignment_head_beats_the_first_of_the_last_layer(speaker: Tran
     assert any("alignment error" in line for line in report.summary())
 
 
-def test_alignment_error() -> None:
-    assert alignment_error([[(0, 0)]], [[(0, 0)]]) == 0
-    assert alignment_error([[(0, 1)]], [[(0, 0)]]) == 1
-    assert alignment_error([[(0, 0), (1, 1), (2, 2)]], [[(0, 0), (1, 1)]]) == pytest.approx(0.2)
-    assert parse_pharaoh("0-1 2p3") == [(0, 1), (2, 3)]
+def test_the_alignment_error_rate_tells_sure_from_possible_links() -> None:
+    def error(predicted: str, reference: str) -> float:
+        return alignment_error([parse_pharaoh(predicted).possible], [parse_pharaoh(reference)])
+
+    assert error("0-0", "0-0") == 0
+    assert error("0-1", "0-0") == 1
+    assert error("0-0 1-1 2-2", "0-0 1-1") == pytest.approx(1 - (2 + 2) / (3 + 2))
+    assert error("0-0 1-1 2-2", "0-0 1p1 2p2 2p1") == 0  # every link is possible, every sure link is found
+    assert error("0-0 1-1 2-2", "0-0 1-2 1p1") == pytest.approx(1 - (1 + 2) / (3 + 2))
+    predictions = [[(0, 0)], [(0, 0), (1, 0)]]
+    references = [parse_pharaoh("0-0 1p1"), parse_pharaoh("0p0 1-1")]
+    assert alignment_error(predictions, references) == pytest.approx(1 - (1 + 2) / (3 + 2))
+    links = parse_pharaoh("0-1 2p3")
+    assert (links.sure, links.possible) == ({(0, 1)}, {(0, 1), (2, 3)})
     with pytest.raises(UsageError, match="no alignment"):
         parse_pharaoh("0-0 x")
 

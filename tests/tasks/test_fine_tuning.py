@@ -7,6 +7,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from regard.config.data import TokenizerConfig
 from regard.data.squad import SquadExample
 from regard.tasks.baselines import BagOfWordsBaseline, f1_gain, paired_gain
 from regard.tasks.calibration import (
@@ -24,10 +25,15 @@ from regard.tasks.question_answering import (
     answer_scores,
     answer_texts,
     best_threshold,
+    encode_questions,
+    questions_without_target,
+    span_targets,
     word_f1,
     word_overlap_baseline,
 )
 from regard.tasks.windows import window_spans
+from regard.text.special_tokens import SpecialTokens, with_mask_token
+from regard.text.train import train_tokenizer
 
 TAGS = ["O", "B-x", "I-x", "B-y", "I-y"]
 
@@ -112,6 +118,31 @@ def test_answers_are_compared_as_in_squad() -> None:
     assert answer_scores(["Broncos!", ""], examples)["exact_match"] == 100
     assert answer_scores(["Denver", "x"], examples)["f1"] == pytest.approx(100 * (2 / 3) / 2)
     assert word_f1("a b", "c") == 0
+
+
+def test_answers_that_normalize_to_nothing_do_not_count_as_in_squad() -> None:
+    examples = [SquadExample("q", "p", ((0, "The"), (4, "Broncos"))), SquadExample("q", "p", ((0, "the!"),))]
+    assert answer_scores(["", ""], examples) == {"exact_match": 50.0, "f1": 50.0}  # the second has no answer left
+    assert answer_scores(["a", "an"], examples) == {"exact_match": 50.0, "f1": 50.0}
+    assert answer_scores(["broncos", "the"], examples)["exact_match"] == 100
+
+
+def test_answers_between_tokens_are_found_without_their_white_space_or_listed() -> None:
+    passage = "Ada met  Alan in London"
+    special_tokens = SpecialTokens(with_mask_token(train_tokenizer([passage] * 3, TokenizerConfig(kind="words"))))
+    examples = [
+        SquadExample("who", passage, ((7, "  Alan "),)),
+        SquadExample("who", passage, ((9, "Al"),)),  # a part of a word: its token contains it
+        SquadExample("who", passage, ((7, "  "),)),
+        SquadExample("who", passage),
+    ]
+    rows = encode_questions(special_tokens, [("Ada", passage)] * 4, 20, 4)
+    targets = span_targets(rows, examples)
+    alan = rows.passage_starts[0] + [passage[start:stop].strip() for start, stop in rows.spans[0]].index("Alan")
+    assert targets.tolist() == [[alan, alan], [alan, alan], [0, 0], [0, 0]]
+    assert questions_without_target(rows, targets, examples) == [2]
+    rest = rows.select_rows([0, 3])
+    assert (len(rest), rest.text_indices, len(rest.lengths)) == (2, [0, 3], 2)
 
 
 def test_the_threshold_for_no_answer_is_the_best() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from regard.cli.options import FiniteRange, Option, changed_settings, verb
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from regard.tasks.alignment import ReferenceLinks
 
 HELP = """Measure statistics and importance of every attention head of a model on FILES.
 
@@ -55,7 +58,7 @@ ENDINGS = (".html", ".json", ".tsv")
         Option(
             ["--alignment"],
             metavar="FILE",
-            help="Gold word alignments (0-0 1-2 …), one line per pair: adds the alignment error of heads.",
+            help="Gold word alignments (0-0 1p2 …), one line per pair: adds the alignment error rate (AER) of heads.",
         ),
         Option(["--sort"], default="importance", metavar="COLUMN", help="Sort column. [default: importance]"),
         Option(["--all", "all_heads"], is_flag=True, help="Show all heads, not only the first 20."),
@@ -109,7 +112,7 @@ def heads(
     print_result(report.to_dict(), report.lines(align_columns, 0 if all_heads else MAX_TERMINAL_ROWS), as_json)
 
 
-def _read_alignments(path: str, read_config: ReadConfig) -> list[list[tuple[int, int]]]:
+def _read_alignments(path: str, read_config: ReadConfig) -> list[ReferenceLinks]:
     """Word alignments of a file in Pharaoh format, one line per sentence pair."""
     from regard.data.ledger import read_lines
     from regard.tasks.alignment import parse_pharaoh

@@ -122,10 +122,10 @@ def _baseline_ids(prediction: Explainable) -> Ids:
     return _replace_tokens(prediction, np.arange(len(prediction.input_ids)))
 
 
-def _path_gradients(prediction: Explainable, fractions: Sequence[float]) -> Floats:
+def _path_gradients(prediction: Explainable, fractions: Sequence[float], *, times_input: bool = False) -> Floats:
     """Gradient at these fractions of the path from baseline to input, averaged, times the path; summed per token.
 
-    A single fraction is gradient×input: the gradient times the input embedding.
+    With `times_input`, it is multiplied by the input embedding instead.
     """
     weight = prediction.embedding.weight
     device = weight.device
@@ -135,7 +135,7 @@ def _path_gradients(prediction: Explainable, fractions: Sequence[float]) -> Floa
 
     inputs = embed(prediction.input_ids)  # [tokens, embedding]
     baseline = embed(_baseline_ids(prediction))
-    path = inputs if len(fractions) == 1 else inputs - baseline
+    path = inputs if times_input else inputs - baseline
     num_tokens = len(prediction.input_ids)
     totals = torch.zeros(num_tokens, device=device)
     batch_size = max(1, BATCH_TOKENS // num_tokens)
@@ -151,7 +151,7 @@ def _path_gradients(prediction: Explainable, fractions: Sequence[float]) -> Floa
 
 
 def _gradient_times_input(prediction: Explainable, steps: int) -> tuple[Floats, float]:
-    return _path_gradients(prediction, [1.0]), 0.0
+    return _path_gradients(prediction, [1.0], times_input=True), 0.0
 
 
 def _integrated_gradients(prediction: Explainable, steps: int) -> tuple[Floats, float]:

@@ -210,7 +210,7 @@ COLUMNS: tuple[Column, ...] = (  # title, value of a row, number format
     ("distance", _statistic("distance"), ".1f"),
     *((name, _statistic(name), ".2f") for name in ATTENTION_SHARES),
     ("aligns", lambda row: row.alignment, ".2f"),
-    ("errors", lambda row: row.alignment_error, ".3f"),
+    ("AER", lambda row: row.alignment_error, ".3f"),
 )
 
 

@@ -24,12 +24,11 @@ from regard.interpret.head_statistics import CorpusStatistics, HeadStatistics
 from regard.interpret.probes import Probe, ProbeScore, TranslationProbe
 from regard.pipeline.loaders import Pipeline
 from regard.registry import TASKS, resolve
-from regard.tasks.alignment import AlignmentHead, align_head, alignment_error, rank_alignment_heads
+from regard.tasks.alignment import AlignmentHead, ReferenceLinks, align_head, alignment_error, rank_alignment_heads
 
 Indices = NDArray[np.int64]
 Head = tuple[str, int]  # site, index
 AlignmentErrors = dict[tuple[str, int, int], float]  # by site, head and shift
-Links = Sequence[tuple[int, int]]
 Progress = Callable[[Iterable[list[Any]], int, str], Iterable[Any]]
 MAX_EXAMPLES = 1000  # by default
 FIRST_SAMPLE = 16  # examples of the first timing
@@ -58,7 +57,7 @@ def study_heads(
     metric: str = "",
     sample: int = 0,
     minutes: float = 4.0,
-    gold: Sequence[Links] | None = None,
+    gold: Sequence[ReferenceLinks] | None = None,
     model: str = "",
     data: str = "",
     progress: Progress = _no_progress,
@@ -163,7 +162,7 @@ def _ablate_heads(
 
 
 def _measure_alignment(
-    probe: Probe, indices: Indices, gold: Sequence[Links] | None
+    probe: Probe, indices: Indices, gold: Sequence[ReferenceLinks] | None
 ) -> tuple[dict[Head, AlignmentHead], AlignmentErrors]:
     """Each cross-attention head with its better shift, and the alignment errors of both where links are known."""
     if not isinstance(probe, TranslationProbe) or not probe.model.cross_attention_sites():

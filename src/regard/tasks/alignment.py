@@ -93,31 +93,52 @@ def _head_score(head: AlignmentHead) -> float:
 Links = Collection[tuple[int, int]]  # (source word, target word), both counted from 0
 
 
-def alignment_error(predictions: Iterable[Links], references: Iterable[Links]) -> float:
-    """Alignment error rate over many texts, 0 to 1 (Och and Ney 2003); all reference links are sure links.
+@dataclass(frozen=True)
+class ReferenceLinks:
+    """Reference alignment of a text: sure links, and possible ones, which include the sure ones."""
 
-    >>> alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 2)]])
-    0.5
+    sure: frozenset[tuple[int, int]]
+    possible: frozenset[tuple[int, int]]
+
+    @classmethod
+    def all_sure(cls, links: Links) -> ReferenceLinks:
+        """Reference alignment whose links are all sure."""
+        return cls(frozenset(links), frozenset(links))
+
+
+def alignment_error(predictions: Iterable[Links], references: Iterable[ReferenceLinks]) -> float:
+    """Alignment error rate over many texts, 0 to 1: 1 − (|A∩S| + |A∩P|) / (|A| + |S|) (Och and Ney 2003).
+
+    A are the predicted links, S the sure and P the possible links of the references.
+
+    >>> alignment_error([[(0, 0), (1, 1), (1, 2)]], [parse_pharaoh("0-0 1p1")])
+    0.25
     """
     num_correct = 0
-    num_predicted = 0
-    num_reference = 0
+    num_links = 0
     for predicted, reference in zip(predictions, references, strict=True):
-        num_correct += len(set(predicted) & set(reference))
-        num_predicted += len(set(predicted))
-        num_reference += len(set(reference))
-    return 1 - 2 * num_correct / max(1, num_predicted + num_reference)
+        links = {*predicted}
+        num_correct += len(links & reference.sure) + len(links & reference.possible)
+        num_links += len(links) + len(reference.sure)
+    return 1 - num_correct / max(1, num_links)
 
 
-def parse_pharaoh(line: str) -> list[tuple[int, int]]:
-    """Parse links in Pharaoh format; possible links (`0p1`) count like sure ones.
+def parse_pharaoh(line: str) -> ReferenceLinks:
+    """Parse links in Pharaoh format; `0p1` is a possible link.
 
-    >>> parse_pharaoh("0-0 1-2")
-    [(0, 0), (1, 2)]
+    >>> links = parse_pharaoh("0-0 1p2")
+    >>> sorted(links.sure), sorted(links.possible)
+    ([(0, 0)], [(0, 0), (1, 2)])
     """
     try:
-        pairs = [link.replace("p", "-").split("-") for link in line.split()]
-        return [(int(source), int(target)) for source, target in pairs]
+        possible = []
+        sure = []
+        for link in line.split():
+            source, target = link.replace("p", "-").split("-")
+            possible.append((int(source), int(target)))
+            if "p" not in link:
+                sure.append(possible[-1])
+        return ReferenceLinks(frozenset(sure), frozenset(possible))
     except ValueError:
         raise UsageError(f"{line[:60]!r} is no alignment: write pairs of word indices, as in 0-0 1-2") from None
 

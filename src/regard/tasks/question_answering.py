@@ -71,13 +71,17 @@ def word_f1(prediction: str, reference: str) -> float:
 def answer_matches(
     predictions: Sequence[str], examples: Sequence[SquadExample]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Exact match and F1 of each prediction with the nearest reference answer."""
+    """Exact match and F1 of each prediction with the nearest reference answer.
+
+    As in SQuAD's script, references that normalize to nothing do not count beside others, and mean no answer alone.
+    """
     exact = np.zeros(len(examples), dtype=np.float64)
     f1 = np.zeros(len(examples), dtype=np.float64)
     for index, (prediction, example) in enumerate(zip(predictions, examples, strict=True)):
+        references = [text for text in example.texts if normalize_squad_answer(text)] or [""]
         normalized = normalize_squad_answer(prediction)
-        exact[index] = any(normalized == normalize_squad_answer(reference) for reference in example.texts)
-        f1[index] = max(word_f1(prediction, reference) for reference in example.texts)
+        exact[index] = any(normalized == normalize_squad_answer(reference) for reference in references)
+        f1[index] = max(word_f1(prediction, reference) for reference in references)
     return exact, f1
 
 
@@ -148,6 +152,18 @@ class EncodedPassages(EncodedTexts):
     spans: list[Sequence[Span]] = field(default_factory=list)  # characters of the window's tokens
     passages: list[str] = field(default_factory=list)  # by question
 
+    def select_rows(self, indices: Sequence[int]) -> EncodedPassages:
+        """The rows with these indices, of the same questions."""
+        return EncodedPassages(
+            rows=[self.rows[index] for index in indices],
+            token_types=[self.token_types[index] for index in indices],
+            text_indices=[self.text_indices[index] for index in indices],
+            truncation=self.truncation,
+            passage_starts=[self.passage_starts[index] for index in indices],
+            spans=[self.spans[index] for index in indices],
+            passages=self.passages,
+        )
+
 
 def encode_questions(
     special_tokens: SpecialTokens, questions: Sequence[tuple[str, str]], max_length: int, overlap: int
@@ -189,13 +205,16 @@ def _truncate_question(special_tokens: SpecialTokens, question: str, report: Tru
 
 
 def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Indices:
-    """First and last position of the first reference answer, [rows, 2]; 0 in rows that do not contain it."""
+    """First and last position of the first reference answer, [rows, 2]; 0 in rows that do not contain it whole.
+
+    White space at the ends of an answer, which tokens need not cover, does not count.
+    """
     targets = np.zeros((len(rows), 2), dtype=np.int64)
     for row, (text_index, spans) in enumerate(zip(rows.text_indices, rows.spans, strict=True)):
         if not examples[text_index].answers:
             continue
         answer_start, text = examples[text_index].answers[0]
-        answer_stop = answer_start + len(text)
+        answer_start, answer_stop = _strip_span(rows.passages[text_index], answer_start, answer_start + len(text))
         overlapping = [
             position for position, (start, stop) in enumerate(spans) if start < answer_stop and stop > answer_start
         ]
@@ -206,6 +225,12 @@ def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Ind
         if spans[first][0] <= answer_start and spans[last][1] >= answer_stop:
             targets[row] = (rows.passage_starts[row] + first, rows.passage_starts[row] + last)
     return targets
+
+
+def questions_without_target(rows: EncodedPassages, targets: Indices, examples: Sequence[SquadExample]) -> list[int]:
+    """Questions whose answer no row contains whole: it is longer than a window, or lies between tokens."""
+    with_target = {rows.text_indices[row] for row in np.flatnonzero(targets[:, 1])}
+    return [index for index, example in enumerate(examples) if example.answers and index not in with_target]
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,23 @@ def test_the_command_line_tags_texts(tagger: Path, workspace: Path, capfd: Outpu
     assert json.loads(capfd.readouterr().out)["f1"] > 90
 
 
+def test_questions_whose_answer_fits_no_window_are_left_out_and_counted(
+    workspace: Path, tmp_path: Path, capfd: Output
+) -> None:
+    document = draw_questions(6)
+    paragraph = document["data"][0]["paragraphs"][2]  # type: ignore[index]
+    paragraph["qas"][1]["answers"] = [{"text": paragraph["context"], "answer_start": 0}]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(document))
+    command = ["train", "answer", str(path), "--valid", str(workspace / "test.json"), *FAST, "--steps", "1"]
+    command += ["--from", str(workspace / "encoder"), "--max-length", "16", "--out", str(tmp_path / "run")]
+    assert run(command) == 0
+    error = capfd.readouterr().err
+    assert "1 training questions are left out: no window contains their answers whole" in error
+    assert f"(the first is {path}:data[0].paragraphs[2].qas[1])" in error
+    assert "data: 12 questions" in error
+
+
 def test_answers_are_spans_of_the_passage(answerer: Path, workspace: Path, tmp_path: Path, capfd: Output) -> None:
     assert read_metrics(answerer)["test_f1"] > 80
     model = load_answerer(answerer, threads=1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regard.config.task_runs import AnswerRun
 from regard.data.squad import SquadExamples, hold_out_questions, read_squad
+from regard.errors import DataError
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.baselines import paired_gain
@@ -23,6 +23,7 @@ from regard.tasks.question_answering import (
     best_spans,
     best_threshold,
     encode_questions,
+    questions_without_target,
     span_targets,
     word_overlap_baseline,
 )
@@ -75,6 +76,7 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     def encode_splits(self, splits: DataSplits[SquadExamples]) -> None:
         """Encode all splits, and choose the questions that each evaluation answers."""
         super().encode_splits(splits)
+        self.train = self._leave_out_lost_answers(self.train)
         self.evaluated = self.valid
         if len(splits.valid) > MAX_EVALUATED:
             self.evaluated = self.encode(splits.valid.select(np.arange(MAX_EVALUATED)))
@@ -84,15 +86,13 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
         rows = self.train.rows
         all_positions = [np.arange(len(row), dtype=np.int64) for row in rows.rows]
         targets = span_targets(rows, self.train.examples.examples)
-        objective = SpanObjective(
+        return SpanObjective(
             rows,
             targets,
             seed=self.config.training.seed,
             digest=self.train.examples.digest,
             cached_states=self.cache_states(rows, all_positions),
         )
-        self._report_lost_answers(targets)
-        return objective
 
     def encode(self, examples: SquadExamples, split: str = "") -> QuestionSplit:
         """Encode questions with windows of their passages; report truncation for a named split."""
@@ -102,16 +102,19 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
             self.report_truncation(rows.truncation, split)
         return QuestionSplit(examples, rows)
 
-    def _report_lost_answers(self, targets: NDArray[np.int64]) -> None:  # [rows, 2]
-        """Note the training answers that no row can learn."""
-        rows = self.train.rows
-        learnable = {rows.text_indices[row] for row in np.flatnonzero(targets[:, 1])}
-        num_answered = sum(bool(example.answers) for example in self.train.examples.examples)
-        num_lost = num_answered - len(learnable)
-        if num_lost:
-            self.notes.append(
-                f"{num_lost:,} answers are not trained on: no window contains them whole, or tokens do not match them"
-            )
+    def _leave_out_lost_answers(self, train: QuestionSplit) -> QuestionSplit:
+        """Leave out the rows of questions whose answer none of them contains: their target would be no answer."""
+        examples = train.examples.examples
+        lost = {*questions_without_target(train.rows, span_targets(train.rows, examples), examples)}
+        if not lost:
+            return train
+        first = examples[min(lost)]
+        what = f"{len(lost):,} training questions are left out: no window contains their answers whole"
+        self.notes.append(f"{what}, or no tokens match them (the first is {first.location or first.name})")
+        kept_rows = [row for row, index in enumerate(train.rows.text_indices) if index not in lost]
+        if not kept_rows:
+            raise DataError("no training question is left", location=self.config.data.train[0], advice=what)
+        return QuestionSplit(train.examples, train.rows.select_rows(kept_rows))
 
     # ---- interface of a run
 
