@@ -97,6 +97,8 @@ POSITIONS: Registry[Any] = Registry(  # subclasses of `Positions`
     "position scheme",
     {
         "sinusoidal": f"{_POSITIONS}:Sinusoidal",
+        "interleaved": f"{_POSITIONS}:InterleavedSinusoidal",
+        "concatenated": f"{_POSITIONS}:Concatenated",
         "learned": f"{_POSITIONS}:Learned",
         "rotary": f"{_POSITIONS}:Rotary",
         "alibi": f"{_POSITIONS}:Alibi",

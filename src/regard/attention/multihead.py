@@ -16,7 +16,7 @@ from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.attention.positions import BoundPositions
-from regard.attention.scores import softmax
+from regard.attention.scores import build_normalizer
 from regard.attention.trace import active_trace
 from regard.config.block import BlockConfig
 
@@ -48,6 +48,7 @@ class _MultiHead(nn.Module):
         self.config = config
         self.num_heads = config.num_heads
         self.dropout = config.attention_dropout
+        self.normalize = build_normalizer(config.attention_normalization, config.attention_top_k)
         self.site = ""
         self.query_norm = query_norm  # of each head
         self.key_norm = key_norm
@@ -83,6 +84,7 @@ class _MultiHead(nn.Module):
             heads.value,
             mask=mask,
             bias=heads.bias,
+            normalize=self.normalize,
             dropout=self.dropout,
             noise=noise,
             site=self.site,
@@ -202,7 +204,7 @@ class SelfAttention(_MultiHead):
             mask=mask,
             bias=heads.bias,
             score=SCALED_DOT,
-            normalize=softmax,
+            normalize=self.normalize,
         )
         capture(trace, self.site, call)
 

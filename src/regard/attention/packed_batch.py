@@ -124,6 +124,11 @@ class PackedBatch:
         """Token index of each sequence's first token, [B]."""
         return self.lengths.cumsum(0) - self.lengths
 
+    @property
+    def last_indices(self) -> Tensor:
+        """Token index of the last token of each sequence, [B]."""
+        return self.first_indices + self.lengths - 1
+
     @cached_property
     def is_padding(self) -> Tensor:
         """Where the padded batch has padding, [B, T]."""

@@ -117,8 +117,11 @@ class Sinusoidal(Positions):
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         table: Tensor = self.table  # type: ignore[assignment]
         if _exceed(positions, len(table)):
-            return hidden + sinusoids(positions, self.hidden_size).to(hidden)
+            return hidden + self._compute(positions).to(hidden)
         return hidden + table[positions].to(hidden.dtype)
+
+    def _compute(self, positions: Tensor) -> Tensor:
+        return sinusoids(positions, self.hidden_size)
 
 
 def _exceed(positions: Tensor, num_positions: int) -> bool:
@@ -126,6 +129,46 @@ def _exceed(positions: Tensor, num_positions: int) -> bool:
     if torch.compiler.is_compiling():
         return False
     return positions.numel() > 0 and int(positions.max()) >= num_positions
+
+
+class InterleavedSinusoidal(Sinusoidal):
+    """Sines and cosines in the order of the paper: at even and odd dimensions in turn."""
+
+    def __init__(self, max_positions: int, hidden_size: int) -> None:
+        super().__init__(max_positions, hidden_size)
+        self.register_buffer("table", interleaved_sinusoids(torch.arange(max_positions), hidden_size), persistent=False)
+
+    def _compute(self, positions: Tensor) -> Tensor:
+        return interleaved_sinusoids(positions, self.hidden_size)
+
+
+def interleaved_sinusoids(positions: Tensor, width: int) -> Tensor:
+    """The values of `sinusoids` with each cosine after its sine.
+
+    >>> interleaved_sinusoids(torch.tensor([0]), 4).tolist()
+    [[0.0, 1.0, 0.0, 1.0]]
+    """
+    num_sines = (width + 1) // 2
+    order = [index // 2 + (index % 2) * num_sines for index in range(width)]
+    return sinusoids(positions, width)[..., order]
+
+
+class Concatenated(Positions):
+    """Concatenates sinusoids to the embeddings, and projects both to the hidden size."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.projection = nn.Linear(2 * hidden_size, hidden_size, bias=False)
+
+    @classmethod
+    def build(cls, sizes: PositionSizes) -> Self:
+        return cls(sizes.hidden_size)
+
+    def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        codes = sinusoids(positions, self.hidden_size).to(hidden)
+        projected: Tensor = self.projection(torch.cat([hidden, codes], dim=-1))
+        return projected
 
 
 class Learned(Positions):

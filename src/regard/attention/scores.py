@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from regard.attention.dropout import Noise
 
 MAX_CHUNK_ELEMENTS = 1 << 18  # elements of q + k that exist at the same time
+MASKED_SCORE = -1e9  # of a masked key in sparsemax: finite, and below every score
 MIN_PROBABILITY = 1e-20  # lower bound of a sampled key's probability
 
 
@@ -178,6 +180,66 @@ def softmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     smallest = torch.finfo(scores.dtype).min
     weights = torch.softmax(scores.masked_fill(~allowed, smallest), dim=-1)
     return weights.masked_fill(~allowed, 0)
+
+
+def sparsemax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Euclidean projection of the scores onto the simplex (Martins and Astudillo 2016): most weights are zero.
+
+    >>> sparsemax(torch.tensor([[[[1.0, 0.5, -1.0]]]])).tolist()
+    [[[[0.75, 0.25, 0.0]]]]
+    """
+    values = scores.float()
+    if allowed is not None:
+        values = values.masked_fill(~allowed, MASKED_SCORE)
+    shifted = values - values.amax(-1, keepdim=True)
+    descending = shifted.sort(dim=-1, descending=True).values
+    ranks = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+    cumulative = descending.cumsum(-1)
+    support = (1 + ranks * descending > cumulative).sum(-1, keepdim=True)  # [B, H, Q, 1]
+    threshold = (cumulative.gather(-1, support - 1) - 1) / support
+    weights = (shifted - threshold).clamp_min(0).to(scores.dtype)
+    return weights if allowed is None else weights.masked_fill(~allowed, 0)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Softmax over the `k` allowed keys with the highest scores.
+
+    >>> TopK(2)(torch.tensor([[[[0.0, 1.0, 1.0]]]])).tolist()
+    [[[[0.0, 0.5, 0.5]]]]
+    """
+
+    k: int
+
+    def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Weights of all keys, zero beyond the best `k`."""
+        if self.k >= scores.shape[-1]:
+            return softmax(scores, allowed)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        best = scores.topk(self.k, dim=-1).indices
+        among_best = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True)
+        return softmax(scores, among_best if allowed is None else among_best & allowed)
+
+
+def uniform(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Equal weights of all allowed keys, whatever their scores.
+
+    >>> uniform(torch.tensor([[[[3.0, 1.0]]]])).tolist()
+    [[[[0.5, 0.5]]]]
+    """
+    return softmax(torch.zeros_like(scores), allowed)
+
+
+def build_normalizer(kind: str, top_k: int = 1) -> Normalize:
+    """The normaliser of this name: one of the choices of `attention_normalization`.
+
+    >>> build_normalizer("softmax") is softmax
+    True
+    """
+    if kind == "top-k":
+        return TopK(top_k)
+    return {"softmax": softmax, "sparsemax": sparsemax, "uniform": uniform}[kind]
 
 
 def unnormalized(scores: Tensor, allowed: Tensor | None = None) -> Tensor:

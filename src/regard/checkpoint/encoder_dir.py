@@ -194,7 +194,7 @@ def _select_head(
     if head == stored_head:
         config = replace(config, num_labels=num_labels)
     elif is_native:
-        config = replace(config, head=head, num_labels=num_labels)
+        config = replace(config, head=head, num_labels=num_labels, pooler=config.pooler or head == "label")
     else:
         config = encoders.config_from_hf(hf_config, head, num_labels, where)
         note = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, check_head_size
+from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, NORMALIZATIONS, check_head_size
 from regard.config.settings import MAX_SIZE, Config, knob
 from regard.errors import ConfigError
 
@@ -61,6 +61,8 @@ class BlockConfig(Config):
     residual: bool = knob(True, "Residual connection around each sublayer.")
     qk_norm: bool = knob(False, "Norm of each head's queries and keys.")
     attention_scale: float = knob(0.0, "Factor of the attention scores (T5: 1); 0: 1 / √head_size.", low=0)
+    attention_normalization: str = knob("softmax", "From scores to attention weights.", choices=NORMALIZATIONS)
+    attention_top_k: int = knob(8, "Keys that a query attends to with top-k attention.", low=1, high=MAX_SIZE)
     cross_attention: bool = knob(False, "Cross-attention to a source after self-attention.")
     dropout: float = knob(0.0, "Dropout after each sublayer.", low=0, high=0.95)
     attention_dropout: float = knob(0.0, "Dropout on attention weights.", low=0, high=0.95)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from regard.config.block import BiasConfig, BlockConfig
 from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
@@ -15,7 +16,8 @@ class LayerDescription:
     """One layer of a stack: whose block it uses, what it attends to, and its positional scheme."""
 
     block: int
-    window: int = 0  # tokens on either side that a token attends to, earlier ones in a decoder; 0: all
+    window: int = 0  # tokens on either side that a token attends to, earlier ones if causal; 0: all
+    is_causal: bool = False
     positions: str = "none"  # rotary, alibi, relative (T5) or none; absolute ones belong to the embedding
     theta: float = 10_000.0  # rotary wavelengths grow from 2π to 2π · theta
     rotary_dim: int = 0  # rotated dimensions of a head; 0: all
@@ -58,16 +60,9 @@ def bert_stack(config: BertConfig) -> StackDescription:
     >>> [(layer.window, layer.theta) for layer in bert_stack(modern).layers]
     [(0, 160000.0), (64, 10000.0), (64, 10000.0), (0, 160000.0)]
     """
-    block = BlockConfig(
-        hidden_size=config.hidden_size,
-        num_heads=config.stack.num_heads,
-        feed_forward_size=config.stack.feed_forward_size,
-        activation=config.activation,
-        norm_placement=config.norm_placement,
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=0.0,
+    block = _describe_block(
+        config,
+        config.stack,
         gated=config.gated,
         bias=BiasConfig.uniform(config.bias),
         first_attention_norm=config.first_attention_norm,
@@ -76,28 +71,19 @@ def bert_stack(config: BertConfig) -> StackDescription:
         LayerDescription(
             block=config.layer_group(layer),
             window=config.attention_window if config.is_local(layer) else 0,
-            positions="rotary" if config.positions == "rotary" else "none",
+            positions=_layer_positions(config.positions),
+            is_causal=config.causal,
             theta=config.local_rope_theta if config.is_local(layer) else config.rope_theta,
         )
         for layer in range(config.stack.num_layers)
     ]
-    return StackDescription(block, tuple(layers))
+    return StackDescription(block, tuple(layers), ("position_embedding.relative_attention_bias",))
 
 
 def gpt_stack(config: GptConfig) -> StackDescription:
     """The decoder of a causal language model."""
-    block = BlockConfig(
-        hidden_size=config.hidden_size,
-        num_heads=config.stack.num_heads,
-        feed_forward_size=config.stack.feed_forward_size,
-        activation=config.activation,
-        norm_placement="pre",
-        norm_eps=config.norm_eps,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=0.0,
-    )
-    return _same_layers(block, config.stack.num_layers, config.positions, "positions")
+    block = _describe_block(config, config.stack)
+    return _same_layers(block, config, config.stack.num_layers, "positions", is_causal=True)
 
 
 def transformer_encoder(config: TransformerConfig) -> StackDescription:
@@ -113,23 +99,54 @@ def transformer_decoder(config: TransformerConfig) -> StackDescription:
 def _transformer_stack(
     config: TransformerConfig, stack: StackConfig, positions_name: str, *, cross_attention: bool
 ) -> StackDescription:
+    block = _describe_block(
+        config, stack, activation_dropout=config.activation_dropout, cross_attention=cross_attention
+    )
+    return _same_layers(block, config, stack.num_layers, positions_name, is_causal=cross_attention)
+
+
+def _describe_block(
+    config: TransformerConfig | BertConfig | GptConfig, stack: StackConfig, **settings: Any
+) -> BlockConfig:
+    """The block of a stack; `settings` are those that only some families have."""
     block = BlockConfig(
         hidden_size=config.hidden_size,
         num_heads=stack.num_heads,
+        head_size=stack.head_size,
+        value_size=stack.value_size,
         feed_forward_size=stack.feed_forward_size,
         activation=config.activation,
         norm_placement=config.norm_placement,
         norm_eps=config.norm_eps,
+        residual=stack.residual,
+        attention_normalization=stack.attention_normalization,
+        attention_top_k=stack.attention_top_k,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
-        cross_attention=cross_attention,
+        **settings,
     )
-    return _same_layers(block, stack.num_layers, config.positions, positions_name)
+    if not stack.attention_scale and stack.attention_temperature == 1:
+        return block
+    scale = stack.attention_scale or block.key_dim**-0.5
+    return replace(block, attention_scale=scale / stack.attention_temperature)
 
 
-def _same_layers(block: BlockConfig, num_layers: int, positions: str, positions_name: str) -> StackDescription:
+def _layer_positions(positions: str) -> str:
+    """The scheme where it belongs to layers; one that is added to embeddings is none of theirs."""
+    return positions if positions in LAYER_POSITIONS else "none"
+
+
+def _same_layers(
+    block: BlockConfig, config: TransformerConfig | GptConfig, num_layers: int, positions_name: str, *, is_causal: bool
+) -> StackDescription:
     """Layers that differ in their blocks alone; `positions_name` is that of the scheme's weights."""
-    layer_positions = positions if positions in LAYER_POSITIONS else "none"
-    layers = [LayerDescription(block=index, positions=layer_positions) for index in range(num_layers)]
+    layers = [
+        LayerDescription(
+            block=index,
+            window=config.attention_window,
+            positions=_layer_positions(config.positions),
+            is_causal=is_causal,
+        )
+        for index in range(num_layers)
+    ]
     return StackDescription(block, tuple(layers), (f"{positions_name}.relative_attention_bias",))

@@ -10,6 +10,7 @@ from regard.errors import ConfigError
 
 NORM_PLACEMENTS = ("pre", "post", "both", "none")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
+NORMALIZATIONS = ("softmax", "sparsemax", "top-k", "uniform")
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
@@ -21,6 +22,66 @@ class StackConfig(Config):
     num_layers: int = knob(4, "Number of Transformer blocks.", low=1, high=96)
     num_heads: int = knob(4, "Attention heads per block.", low=1, high=256)
     feed_forward_size: int = knob(512, "Inner size of the feed-forward layer.", low=1, high=MAX_SIZE)
+    head_size: int = knob(
+        AUTO, "Size of a head's queries and keys (d_k); auto: hidden_size / num_heads.", low=1, high=MAX_SIZE
+    )
+    value_size: int = knob(AUTO, "Size of a head's values (d_v); auto: as head_size.", low=1, high=MAX_SIZE)
+    residual: bool = knob(True, "Residual connection around each sublayer.")
+    attention_scale: float = knob(
+        AUTO, "Factor of the attention scores; auto: 1 / √head_size; 1 leaves scaling out.", low=0, high=1e6
+    )
+    attention_temperature: float = knob(
+        1.0, "Divisor of the attention scores; below 1 attention is sharper.", low=0.001, high=1000
+    )
+    attention_normalization: str = knob(
+        "softmax",
+        "From scores to attention weights: softmax, sparsemax (Martins and Astudillo 2016), softmax of the top-k "
+        "scores, or equal weights of all keys.",
+        choices=NORMALIZATIONS,
+    )
+    attention_top_k: int = knob(8, "Keys that a query attends to with top-k attention.", low=1, high=MAX_SIZE)
+
+    def changed_parts(self) -> list[str]:
+        """Parts of the published block that are changed or left out, as `setting value`.
+
+        >>> StackConfig(residual=False, attention_scale=1).changed_parts()
+        ['residual false', 'attention_scale 1']
+        """
+        usual = StackConfig().to_dict()
+        values = self.to_dict()
+        relevant = [name for name in _BLOCK_PARTS if values[name] != usual[name]]
+        if self.attention_normalization == "top-k":
+            relevant.append("attention_top_k")
+        return [f"{name} {_format_value(values[name])}" for name in relevant]
+
+    def check_heads(self, name: str, hidden_size: int, *, is_rotary: bool = False) -> None:
+        """Raise `ConfigError` where heads do not fit the hidden size; `name` is the setting of this stack."""
+        if not self.head_size:
+            check_head_size(f"{name}.num_heads", hidden_size, self.num_heads, is_rotary=is_rotary)
+        elif is_rotary and self.head_size % 2:
+            raise ConfigError(f"rotary positions need an even head size, not {name}.head_size {self.head_size}")
+
+
+_BLOCK_PARTS = (
+    "head_size",
+    "value_size",
+    "residual",
+    "attention_scale",
+    "attention_temperature",
+    "attention_normalization",
+)
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _describe_parts(*stacks: StackConfig) -> str:
+    """Changed parts of stacks, to append to a summary; empty for the published block."""
+    parts = dict.fromkeys(part for stack in stacks for part in stack.changed_parts())
+    return "".join(f", {part}" for part in parts)
 
 
 def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: bool = False) -> None:
@@ -60,6 +121,12 @@ class TransformerConfig(Config):
     norm_placement: str = knob("pre", "Norms before or after sublayers, both, or none.", choices=NORM_PLACEMENTS)
     activation: str = knob("relu", "Activation of the feed-forward layer.", choices=ACTIVATIONS)
     positions: str = knob("sinusoidal", "Positional encoding.", choices=POSITIONS)
+    attention_window: int = knob(
+        0,
+        "Tokens on each side that self-attention sees, earlier ones in the decoder; 0 disables local attention.",
+        low=0,
+        high=MAX_SIZE,
+    )
     max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1, high=MAX_SIZE)
     scale_embedding: bool = knob(True, "Multiply embeddings by √hidden_size.")
     norm_eps: float = knob(1e-5, "Epsilon of layer norm.", low=0)
@@ -72,8 +139,8 @@ class TransformerConfig(Config):
 
     def check(self) -> None:
         is_rotary = self.positions == "rotary"
-        check_head_size("encoder.num_heads", self.hidden_size, self.encoder.num_heads, is_rotary=is_rotary)
-        check_head_size("decoder.num_heads", self.hidden_size, self.decoder.num_heads, is_rotary=is_rotary)
+        self.encoder.check_heads("encoder", self.hidden_size, is_rotary=is_rotary)
+        self.decoder.check_heads("decoder", self.hidden_size, is_rotary=is_rotary)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             raise ConfigError(
                 f"a shared embedding needs equal vocabulary sizes, not {self.source_vocab_size} and "
@@ -86,6 +153,7 @@ class TransformerConfig(Config):
             f"Transformer, {self.encoder.num_layers}+{self.decoder.num_layers} layers of {self.hidden_size}, "
             f"{self.decoder.num_heads} heads, feed-forward {self.encoder.feed_forward_size}, "
             f"{_describe_norms(self.norm_placement)}, {self.positions} positions"
+            f"{_describe_parts(self.encoder, self.decoder)}"
         )
 
 
@@ -104,8 +172,7 @@ TRANSFORMER_PRESETS: dict[str, TransformerConfig] = {
     "big": _transformer_preset(6, 1024, 16, 4096, 0.3),
 }
 ATTENTION_KINDS = ("full", "blocks")
-BERT_POSITIONS = ("learned", "rotary")  # the schemes that Hugging Face's encoders have
-POOLING_KINDS = ("first", "mean")
+POOLING_KINDS = ("first", "last", "mean", "attention")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
 
 
@@ -131,7 +198,7 @@ class BertConfig(Config):
     first_attention_norm: bool = knob(
         True, "Norm before the first attention where norms come before sub-layers (ModernBERT has none)."
     )
-    positions: str = knob("learned", "Positional encoding.", choices=BERT_POSITIONS)
+    positions: str = knob("learned", "Positional encoding.", choices=POSITIONS)
     rope_theta: float = knob(10_000.0, "RoPE base of layers with global attention.", low=1)
     local_rope_theta: float = knob(10_000.0, "RoPE base of layers with local attention.", low=1)
     attention_window: int = knob(
@@ -140,7 +207,9 @@ class BertConfig(Config):
     global_every: int = knob(3, "Every n-th layer, from the first on, has global attention.", low=1, high=MAX_SIZE)
     max_positions: int = knob(512, "Longest sequence that the model accepts, in tokens.", low=1, high=MAX_SIZE)
     position_offset: int = knob(0, "Position id of the first token (RoBERTa: 2).", low=0, high=MAX_SIZE)
+    causal: bool = knob(False, "Tokens attend to themselves and earlier tokens alone, as in a decoder.")
     num_token_types: int = knob(2, "Number of token types (segments); 0 for none.", low=0, high=MAX_SIZE)
+    embedding_norm: bool = knob(True, "Norm of the embeddings before the first layer (GPT has none).")
     norm_eps: float = knob(1e-12, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)
     attention_dropout: float = knob(0.1, "Dropout on attention weights.", low=0, high=0.95)
@@ -169,9 +238,12 @@ class BertConfig(Config):
     tie_embeddings: bool = knob(True, "Use the token embedding as masked-LM output projection.")
     head_transform: bool = knob(False, "Dense layer, activation and norm before every head (ModernBERT).")
     pooling: str = knob(
-        "first", "Pooling of a label head with a transform: first token or mean.", choices=POOLING_KINDS
+        "first",
+        "Pooling of a label head: first or last token, mean, or attention with a learned query.",
+        choices=POOLING_KINDS,
     )
-    pooler: bool = knob(True, "Dense pooler over the first token, in a model without a head.")
+    pooler: bool = knob(True, "Dense layer over the pooled token, in a model without a head or with a label head.")
+    classifier_bias: bool = knob(True, "Bias of the classifier.")
     pooler_activation: str = knob("tanh", "Activation of the pooler.", choices=ACTIVATIONS)
     pooler_dropout: float = knob(0.0, "Dropout before the pooler.", low=0, high=0.95)
     classifier_dropout: float = knob(0.1, "Dropout before the head.", low=0, high=0.95)
@@ -179,7 +251,7 @@ class BertConfig(Config):
 
     def check(self) -> None:
         is_rotary = self.positions == "rotary"
-        check_head_size("stack.num_heads", self.hidden_size, self.stack.num_heads, is_rotary=is_rotary)
+        self.stack.check_heads("stack", self.hidden_size, is_rotary=is_rotary)
         if self.attention_window and self.attention != "full":
             raise ConfigError(
                 f"attention_window ({self.attention_window}) needs attention 'full', not {self.attention!r}"
@@ -223,13 +295,13 @@ class BertConfig(Config):
         if self.head == "plain":
             return self.pooler
         if self.head == "label":
-            return not self.head_transform
+            return self.pooler and not self.head_transform
         return self.head in ("next", "pretraining")
 
     @property
     def classifies_first_token(self) -> bool:
         """Whether the head needs only the first token's hidden state."""
-        return self.head == "label" and (self.has_pooler or self.pooling == "first")
+        return self.head == "label" and self.pooling == "first"
 
     @property
     def num_outputs(self) -> int:
@@ -241,9 +313,11 @@ class BertConfig(Config):
         stack = self.stack
         heads = {"plain": "no head", "label": f"{self.num_labels} labels", "token": f"{self.num_labels} token labels"}
         head = heads.get(self.head, f"{self.head} head")
+        direction = ", causal" if self.causal else ""
         return (
             f"Transformer encoder, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
-            f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, {head}"
+            f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
+            f"{self.positions} positions{direction}, {head}{_describe_parts(stack)}"
         )
 
 
@@ -276,6 +350,10 @@ class GptConfig(Config):
         "Positional encoding; exports as gpt_neox with rotary, as gpt2 with learned positions.",
         choices=POSITIONS,
     )
+    norm_placement: str = knob("pre", "Norms before or after sublayers, both, or none.", choices=NORM_PLACEMENTS)
+    attention_window: int = knob(
+        0, "Earlier tokens that a token sees; 0 disables local attention.", low=0, high=MAX_SIZE
+    )
     max_positions: int = knob(256, "Context length in tokens; generation slides beyond it.", low=2, high=MAX_SIZE)
     tie_embeddings: bool = knob(True, "Use the token embedding as output projection.")
     norm_eps: float = knob(1e-5, "Epsilon of layer norm.", low=0)
@@ -285,14 +363,15 @@ class GptConfig(Config):
 
     def check(self) -> None:
         is_rotary = self.positions == "rotary"
-        check_head_size("stack.num_heads", self.hidden_size, self.stack.num_heads, is_rotary=is_rotary)
+        self.stack.check_heads("stack", self.hidden_size, is_rotary=is_rotary)
 
     def summary(self) -> str:
         """Describe the model in one line."""
         stack = self.stack
         return (
             f"causal Transformer, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
-            f"feed-forward {stack.feed_forward_size}, {self.positions} positions, context of {self.max_positions}"
+            f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
+            f"{self.positions} positions, context of {self.max_positions}{_describe_parts(stack)}"
         )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from regard.backends import PositionCodes
 from regard.cancellation import check_cancelled
+from regard.config.models import StackConfig
 from regard.engine.capture import RowHeads, RowMask, store_call
 from regard.engine.description import describe_model, model_shape
 from regard.engine.layout import PRECISIONS, Array, Model, array_specs
@@ -21,6 +22,16 @@ from regard.errors import ConfigError, UsageError, nearest
 from regard.packed_tokens import Candidates, Ids, Tokens
 
 _NO_IDS = np.zeros(1, np.int32)  # passed where the library returns no token ids
+
+
+def unsupported_stack_reason(stack: StackConfig) -> str:
+    """Why the engine cannot run a stack of blocks; empty where it can.
+
+    >>> unsupported_stack_reason(StackConfig(attention_normalization="sparsemax"))
+    'it has no sparsemax attention'
+    """
+    kind = stack.attention_normalization
+    return "" if kind == "softmax" else f"it has no {kind} attention"
 
 
 class EngineModel:

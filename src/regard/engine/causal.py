@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.config.models import GptConfig
 from regard.engine import layout
-from regard.engine.base import EngineDecoder, EngineState, check_precision
+from regard.engine.base import EngineDecoder, EngineState, check_precision, unsupported_stack_reason
 from regard.engine.library import CODES
 from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
@@ -24,7 +24,7 @@ def unsupported_reason(config: GptConfig) -> str:
     """
     if config.positions not in CODES["positions"]:
         return f"it has no {config.positions} positions"
-    return "it needs an end-of-text token" if config.eos_id < 0 else ""
+    return "it needs an end-of-text token" if config.eos_id < 0 else unsupported_stack_reason(config.stack)
 
 
 @dataclass

@@ -83,7 +83,7 @@ def _describe_bert(config: BertConfig) -> ModelDescription:
         position_offset=config.position_offset,
         num_token_types=config.num_token_types,
         embedding_size=config.embedding_size,
-        embedding_norm=True,
+        embedding_norm=config.embedding_norm,
         embedding_scale=math.sqrt(config.hidden_size) if config.scale_embedding else 1.0,
     )
 

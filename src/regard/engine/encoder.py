@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from regard.attention.trace import is_tracing
 from regard.config.models import BertConfig
 from regard.engine import layout
-from regard.engine.base import EngineModel, check_precision
+from regard.engine.base import EngineModel, check_precision, unsupported_stack_reason
 from regard.engine.library import CODES, pointer
 from regard.errors import UsageError
 from regard.packed_tokens import Ids, Tokens
@@ -30,8 +30,16 @@ def unsupported_reason(config: BertConfig) -> str:
         return "it has no block-sparse attention"
     if config.span_feed_forward:
         return "it has no feed-forward layer before a span head"
+    if reason := unsupported_stack_reason(config.stack):
+        return reason
     if config.head_transform and config.head != "plain":
         return "it has no transform before a head"
+    if config.causal:
+        return "its encoders attend in both directions"
+    if config.positions not in CODES["positions"] or (config.positions == "sinusoidal" and config.embedding_size):
+        return f"it has no {config.positions} positions"
+    if config.head == "label" and not (config.has_pooler and config.pooling == "first"):
+        return f"it has no label head with {config.pooling} pooling{'' if config.has_pooler else ' and no pooler'}"
     return "" if config.head in HEADS else f"it has no {config.head} head"
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regard.cancellation import active_cancellation, check_cancelled
 from regard.config.models import TransformerConfig
 from regard.engine import layout
-from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids
+from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids, unsupported_stack_reason
 from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
 from regard.errors import UsageError
@@ -26,7 +26,9 @@ def unsupported_transformer_reason(config: TransformerConfig) -> str:
     >>> unsupported_transformer_reason(TransformerConfig(positions="alibi"))
     ''
     """
-    return "" if config.positions in CODES["positions"] else f"it has no {config.positions} positions"
+    if config.positions not in CODES["positions"]:
+        return f"it has no {config.positions} positions"
+    return unsupported_stack_reason(config.encoder) or unsupported_stack_reason(config.decoder)
 
 
 class TranslatorEngine(EngineDecoder):

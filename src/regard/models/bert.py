@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.multihead import SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
-from regard.attention.positions import NO_POSITIONS, Learned, Positions, Rotary, position_codes, sinusoids
+from regard.attention.positions import (
+    NO_POSITIONS,
+    Learned,
+    Positions,
+    Rotary,
+    build_positions,
+    position_codes,
+    sinusoids,
+)
 from regard.backends import PositionCodes
 from regard.config.description import LayerDescription, bert_stack
 from regard.config.models import BertConfig
@@ -27,12 +35,13 @@ from regard.models.base import Packable
 from regard.models.layers.activations import ACTIVATIONS
 from regard.models.layers.block import FeedForward
 from regard.models.layers.layer_spec import BlockSparsity, LayerSpec
-from regard.models.layers.pooling import Pooling
+from regard.models.layers.pooling import POOLING_SITE, Pooling
 from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Ids, Tokens
 
 POSITION_INIT_SCALE = 2 * 2**0.5  # position embeddings start with twice the deviation of token embeddings
 EMBEDDING_INIT_STD = 0.02  # initial standard deviation of published models' embeddings
+FIXED_CODES = ("sinusoidal", "interleaved", "concatenated")  # positions whose codes are not weights
 NORM_EPS_FLOOR = 1e-6  # epsilon of a norm that is negligible beside the variance of usual embeddings
 
 
@@ -71,21 +80,24 @@ class Bert(Packable):
     def _build_embeddings(self, config: BertConfig) -> None:
         embedding_dim = config.embedding_dim
         self.token_embedding = nn.Embedding(config.vocab_size, embedding_dim)
-        self.position_embedding: Positions
-        self.global_positions: Positions
-        self.local_positions: Positions
-        if config.positions == "learned":
-            self.position_embedding = Learned(config.position_offset + config.max_positions, embedding_dim)
-            self.global_positions = NO_POSITIONS
-            self.local_positions = NO_POSITIONS
+        self.position_embedding: Positions = NO_POSITIONS
+        if config.positions == "rotary":  # by layer: global and local attention have thetas of their own
+            self.global_positions: Positions = Rotary(config.rope_theta)
+            self.local_positions: Positions = Rotary(config.local_rope_theta)
         else:
-            self.position_embedding = NO_POSITIONS
-            self.global_positions = Rotary(config.rope_theta)
-            self.local_positions = Rotary(config.local_rope_theta)
+            self.position_embedding = build_positions(
+                config.positions,
+                config.position_offset + config.max_positions,
+                embedding_dim,
+                num_heads=config.stack.num_heads,
+                is_causal=config.causal,
+            )
         self.token_type_embedding = (
             nn.Embedding(config.num_token_types, embedding_dim) if config.num_token_types else None
         )
-        self.embedding_norm = nn.LayerNorm(embedding_dim, config.norm_eps, bias=config.bias)
+        self.embedding_norm: nn.Module = nn.Identity()
+        if config.embedding_norm:
+            self.embedding_norm = nn.LayerNorm(embedding_dim, config.norm_eps, bias=config.bias)
         self.embedding_projection = nn.Linear(embedding_dim, config.hidden_size) if config.embedding_size else None
 
     def _build_heads(self, config: BertConfig) -> None:
@@ -104,7 +116,11 @@ class Bert(Packable):
         self.next_sentence = nn.Linear(hidden_size, 2) if has_next_sentence else None
         self.span_feed_forward = FeedForward(bert_stack(config).block) if has_span_layer else None
         self.span_norm = nn.LayerNorm(hidden_size, config.norm_eps) if has_span_layer else None
-        self.classifier = nn.Linear(hidden_size, config.num_outputs) if config.num_outputs else None
+        self.classifier = (
+            nn.Linear(hidden_size, config.num_outputs, bias=config.classifier_bias) if config.num_outputs else None
+        )
+        has_attention_pooling = config.head == "label" and config.pooling == "attention"
+        self.pooling = Pooling("attention", hidden_size) if has_attention_pooling else None
 
     def forward(
         self,
@@ -146,8 +162,10 @@ class Bert(Packable):
     def _layer_spec(self, layer: LayerDescription) -> LayerSpec:
         """One layer: global, block-sparse on long sequences, or local within the attention window."""
         config = self.config
+        is_rotary = config.positions == "rotary"
         if layer.window:
-            return LayerSpec(layer.block, self.local_positions, window=layer.window)
+            positions = self.local_positions if is_rotary else self.position_embedding
+            return LayerSpec(layer.block, positions, is_causal=layer.is_causal, window=layer.window)
         sparsity = None
         if config.attention != "full":
             sparsity = BlockSparsity(
@@ -156,7 +174,8 @@ class Bert(Packable):
                 extra_first_block=0 if config.random_once else config.num_random_blocks,
                 max_full_length=config.max_full_attention,
             )
-        return LayerSpec(layer.block, self.global_positions, sparsity=sparsity)
+        positions = self.global_positions if is_rotary else self.position_embedding
+        return LayerSpec(layer.block, positions, is_causal=layer.is_causal, sparsity=sparsity)
 
     def position_codes(self, count: int) -> PositionCodes | None:
         """Codes of the first positions: of the embeddings, or of a head with rotary positions."""
@@ -168,13 +187,19 @@ class Bert(Packable):
 
     # heads: hidden states → logits; `config.head` determines which of them a model has
     def pool(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:
-        """One vector per text, from its first token or from the mean of all, [B, D]."""
+        """One vector per text, by the kind of pooling, after the dense layer of the head, [B, D]."""
         config = self.config
+        pooled: Tensor
+        if self.pooling is not None:
+            pooled = self.pooling(hidden, batch)
+        else:
+            pooled = _pool_tokens(config.pooling if config.head == "label" else "first", hidden, batch)
+        if self.mlm_head is not None and self.pooler is None:
+            return self.masked_lm_hidden(pooled)
         if self.pooler is None:
-            kind = "cls" if config.pooling == "first" else config.pooling
-            return self.masked_lm_hidden(_pool_tokens(kind, hidden, batch))
-        first = apply_dropout(hidden[batch.first_indices], config.pooler_dropout, noise, "pooler")
-        return ACTIVATIONS[config.pooler_activation](self.pooler(first))
+            return pooled
+        pooled = apply_dropout(pooled, config.pooler_dropout, noise, "pooler")
+        return ACTIVATIONS[config.pooler_activation](self.pooler(pooled))
 
     def masked_lm_hidden(self, hidden: Tensor) -> Tensor:  # [M, D]
         """Transform of the masked-LM head; logits are its product with `output_weight` plus `output_bias`."""
@@ -274,13 +299,16 @@ class Bert(Packable):
     def attention_sites(self) -> dict[str, int]:
         """Attention sites of the model, with their number of heads; layers that share weights have separate sites."""
         stack = self.config.stack
-        return {f"encoder.{layer}.self": stack.num_heads for layer in range(stack.num_layers)}
+        sites = {f"encoder.{layer}.self": stack.num_heads for layer in range(stack.num_layers)}
+        return sites if self.pooling is None else {**sites, POOLING_SITE: 1}
 
 
 def _pool_tokens(kind: str, hidden: Tensor, batch: PackedBatch) -> Tensor:
     """Pool the hidden states of each sequence, [B, D]."""
-    if kind == "cls":
+    if kind in ("cls", "first"):
         return hidden[batch.first_indices]
+    if kind == "last":
+        return hidden[batch.last_indices]
     pooled: Tensor = Pooling(kind, hidden.shape[1])(hidden, batch)
     return pooled
 
@@ -312,7 +340,7 @@ def initialize_local_attention(model: Bert) -> None:
             weight.copy_(sinusoids(torch.arange(num_positions), width) * POSITION_INIT_SCALE * width**-0.5)
         for module in model.modules():
             if isinstance(module, SelfAttention):
-                query, key, _ = module.qkv.weight.chunk(3)
+                query, key, _ = module.qkv.weight.split(module.config.qkv_widths)
                 key.copy_(query)
 
 
@@ -322,7 +350,8 @@ def rescale_embeddings(weights: Mapping[str, Tensor], config: BertConfig) -> dic
     The sum of embeddings is normalised at once, so their scale means nothing to the model, but it determines how much
     an update of fixed size changes them: after training at high learning rates they are so large that fine-tuning
     hardly moves them. If the output projection is tied to the embedding, the norm before it compensates for the scale.
-    If other heads use that norm, too, or if the epsilon of the norm is not negligible, the weights stay as they are.
+    The weights stay as they are where the scale matters: other heads use that norm, too, its epsilon is not negligible,
+    embeddings have no norm, or fixed sinusoids are added to them.
 
     >>> config = BertConfig(vocab_size=9, hidden_size=4, head="masked")
     >>> model = Bert(config)
@@ -331,6 +360,8 @@ def rescale_embeddings(weights: Mapping[str, Tensor], config: BertConfig) -> dic
     0.02
     """
     rescaled = dict(weights)
+    if not config.embedding_norm or config.positions in FIXED_CODES:
+        return rescaled
     std = float(rescaled["token_embedding.weight"].float().square().mean().sqrt())
     if config.head_transform or config.norm_eps > NORM_EPS_FLOOR or std <= EMBEDDING_INIT_STD:
         return rescaled

@@ -22,7 +22,7 @@ from regard.config.models import GptConfig
 from regard.errors import UsageError
 from regard.models.base import TOKEN_MULTIPLE, Packable, prepack_output_projection, top_candidates
 from regard.models.elmo import drop_first_tokens, drop_last_tokens
-from regard.models.layers.layer_spec import same_layers
+from regard.models.layers.layer_spec import build_layers
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.prepacked import PrepackedLinear
 from regard.models.layers.stack import TransformerStack
@@ -70,8 +70,8 @@ class Gpt(Packable):
             num_heads=config.stack.num_heads,
             is_causal=True,
         )
-        layers = same_layers(config.stack.num_layers, self.positions, is_causal=True)
-        self.decoder = TransformerStack(gpt_stack(config).block, layers, "decoder")
+        stack = gpt_stack(config)
+        self.decoder = TransformerStack(stack.block, build_layers(stack.layers, self.positions), "decoder")
         if not config.tie_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 

@@ -19,7 +19,7 @@ from regard.attention.trace import trace
 from regard.config.description import transformer_decoder, transformer_encoder
 from regard.config.models import TransformerConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
-from regard.models.layers.layer_spec import same_layers
+from regard.models.layers.layer_spec import build_layers
 from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Candidates, Tokens
 
@@ -90,10 +90,10 @@ class Transformer(EncoderDecoder):
             num_heads=config.decoder.num_heads,
             is_causal=True,
         )
-        encoder_layers = same_layers(config.encoder.num_layers, self.source_positions)
-        decoder_layers = same_layers(config.decoder.num_layers, self.target_positions, is_causal=True)
-        self.encoder = TransformerStack(transformer_encoder(config).block, encoder_layers)
-        self.decoder = TransformerStack(transformer_decoder(config).block, decoder_layers, "decoder")
+        encoder = transformer_encoder(config)
+        decoder = transformer_decoder(config)
+        self.encoder = TransformerStack(encoder.block, build_layers(encoder.layers, self.source_positions))
+        self.decoder = TransformerStack(decoder.block, build_layers(decoder.layers, self.target_positions), "decoder")
 
     def cross_attention_sites(self) -> dict[str, int]:
         """Sites that attend to the source, first layer first, with their number of heads."""

@@ -44,10 +44,8 @@ def _build_specification(model: TranslatorSource, folder: Path) -> Any:
     config = model.config
     if not isinstance(config, TransformerConfig):
         raise UsageError(f"{folder} cannot be written for CTranslate2: a recurrent model")
-    if config.positions not in POSITIONS:
-        raise UsageError(
-            f"{folder} cannot be written for CTranslate2: {config.positions} positions in an encoder–decoder"
-        )
+    if reason := _inexpressible_parts(config):
+        raise UsageError(f"{folder} cannot be written for CTranslate2: {reason}")
     activations = {
         "relu": common_spec.Activation.RELU,
         "gelu": common_spec.Activation.GELU,
@@ -66,6 +64,17 @@ def _build_specification(model: TranslatorSource, folder: Path) -> Any:
     specification.validate()
     specification.optimize()
     return specification
+
+
+def _inexpressible_parts(config: TransformerConfig) -> str:
+    """Parts of the model that CTranslate2's Transformer does not have; empty if it has all of them."""
+    if config.positions not in POSITIONS:
+        return f"{config.positions} positions in an encoder–decoder"
+    if config.norm_placement not in ("pre", "post"):
+        return f"norm_placement {config.norm_placement}"
+    if config.attention_window:
+        return f"attention_window {config.attention_window}"
+    return " and ".join(config.encoder.changed_parts() or config.decoder.changed_parts())
 
 
 def _fill_weights(specification: Any, config: TransformerConfig, weights: dict[str, Tensor]) -> None:

@@ -140,6 +140,12 @@ def causal_model_type(config: GptConfig) -> tuple[str, str]:
     >>> causal_model_type(GptConfig(positions="sinusoidal"))
     ('', 'positions are sinusoidal, neither learned nor rotary')
     """
+    if changed := config.stack.changed_parts():
+        return "", f"the block has {' and '.join(changed)}"
+    if config.norm_placement != "pre":
+        return "", f"norm_placement is {config.norm_placement}, not pre"
+    if config.attention_window:
+        return "", f"attention_window is {config.attention_window}"
     for model_type, row in CAUSAL_TYPES.items():
         if row.positions == config.positions:
             return model_type, ""

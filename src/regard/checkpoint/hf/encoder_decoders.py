@@ -136,6 +136,10 @@ def translator_model_type(config: TranslationModelConfig) -> tuple[str, str]:
         return native_type, f"norm_eps is {config.norm_eps:g}, not {_NORM_EPS:g}"
     if config.norm_placement not in _NORM_PLACEMENTS.values():
         return native_type, f"norm_placement is {config.norm_placement}, neither pre nor post"
+    if changed := config.encoder.changed_parts() or config.decoder.changed_parts():
+        return native_type, f"the block has {' and '.join(changed)}"
+    if config.attention_window:
+        return native_type, f"attention_window is {config.attention_window}"
     if config.norm_placement == "post":
         return "marian", ""
     if not (config.share_embeddings and config.tie_embeddings):

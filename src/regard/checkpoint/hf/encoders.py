@@ -86,7 +86,8 @@ def config_from_hf(fields: Mapping[str, Any], head: str, num_labels: int, where:
     settings["num_labels"] = num_labels if head in LABELLED_HEADS else 0
     if model_type == "electra" and head == "masked" and settings["activation"] != "gelu":
         raise CheckpointError(f"{where}: hidden_act is not 'gelu', the only activation of electra's masked LM head")
-    settings["pooler"] = any(name == "pooler" for name, _ in row.heads["plain"].names)
+    names_with_pooler = row.heads["label" if head == "label" else "plain"].names
+    settings["pooler"] = any(name == "pooler" for name, _ in names_with_pooler)
     settings["classifier_dropout"] = _head_dropout(fields, row, head, settings["dropout"], where)
     if head == "label":
         for name, value in row.label_settings.items():
@@ -265,8 +266,12 @@ def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
     without_effect: dict[str, Any] = {
         "pooler_dropout": config.pooler_dropout,
         "classifier_dropout": config.classifier_dropout,
-        "pooler": expressed.pooler if config.head == "plain" and config.pooler else config.pooler,
     }
+    has_pooler_setting = {"plain": config.pooler, "label": not config.head_transform}.get(config.head, False)
+    if not has_pooler_setting:
+        without_effect["pooler"] = config.pooler
+    if config.head != "label":
+        without_effect["pooling"] = config.pooling
     if config.head != "label" and not config.has_pooler:
         without_effect["pooler_activation"] = config.pooler_activation
     return expressed.override(without_effect)

@@ -13,6 +13,7 @@ from regard.attention.masks import BoundMask, Padding, causal, window
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import NO_POSITIONS, BoundPositions, Positions
 from regard.attention.sparse import BlockSparseMask, big_bird
+from regard.config.description import LayerDescription
 from regard.errors import UsageError
 
 
@@ -76,6 +77,11 @@ class LayerMask(NamedTuple):
 def same_layers(num_layers: int, positions: Positions = NO_POSITIONS, *, is_causal: bool = False) -> list[LayerSpec]:
     """Layers that differ in their blocks alone."""
     return [LayerSpec(block, positions, is_causal=is_causal) for block in range(num_layers)]
+
+
+def build_layers(layers: Sequence[LayerDescription], positions: Positions) -> list[LayerSpec]:
+    """Layers of a description that share a positional scheme."""
+    return [LayerSpec(layer.block, positions, is_causal=layer.is_causal, window=layer.window) for layer in layers]
 
 
 def bind_masks(layers: Sequence[LayerSpec], batch: PackedBatch, *, is_cached: bool = False) -> list[LayerMask]:
