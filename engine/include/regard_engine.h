@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define REGARD_ABI_VERSION 8 /* raised whenever a caller must change */
+#define REGARD_ABI_VERSION 9 /* raised whenever a caller must change */
 
 enum regard_precision {
   REGARD_PRECISION_FLOAT32 = 0,
@@ -192,7 +192,7 @@ typedef struct {
 
 /* Receives queries, keys and values of one site and layer in float32, as attention uses them: after bias, norms of heads
  * and rotation, before the scale. A null array is not wanted. Tokens are those of the call: of `regard_encode` and
- * `regard_start` the given ones, of `regard_step` one per row. Cross-attention's keys and values are those of the source,
+ * `regard_start` the given ones, of `regard_step` those appended. Cross-attention's keys and values are those of the source,
  * which `regard_start` computes, its queries those of `regard_step`. Sites that a call does not compute stay untouched. */
 typedef struct {
   int32_t site; /* regard_site */
@@ -242,11 +242,13 @@ REGARD_API regard_state* regard_start(const regard_model* model, const int32_t* 
                                       int64_t num_texts, const regard_attention_options* attention, char* error,
                                       int64_t error_size);
 REGARD_API void regard_state_free(regard_state* state);
-/* Appends one token to each row. Finds the k likeliest next tokens, ids and logprobs [rows, k], and the log-probability
- * of one target token per row (null: eos). With k = 0, logprobs [rows, vocabulary] of all tokens. */
-REGARD_API int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t k, int32_t* ids,
-                               float* logprobs, const int32_t* targets, float* target_logprobs,
-                               const regard_attention_options* attention, char* error, int64_t error_size);
+/* Appends tokens [rows, num_tokens], one of each row in a search. After each of them, finds the k likeliest next tokens,
+ * ids and logprobs [rows, num_tokens, k], and the log-probability of one target token (null: eos). With k = 0, logprobs
+ * [rows, num_tokens, vocabulary] of all tokens. The results have the same bits however many are appended at once. */
+REGARD_API int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t num_tokens,
+                               int64_t k, int32_t* ids, float* logprobs, const int32_t* targets,
+                               float* target_logprobs, const regard_attention_options* attention, char* error,
+                               int64_t error_size);
 /* Reorders the rows; they may be dropped and repeated. */
 REGARD_API int32_t regard_select_rows(regard_state* state, const int64_t* rows, int64_t num_rows, char* error,
                                       int64_t error_size);

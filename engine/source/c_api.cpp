@@ -109,12 +109,12 @@ regard_state* regard_start(const regard_model* model, const int32_t* ids, const 
 
 void regard_state_free(regard_state* state) { delete state; }
 
-int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t k, int32_t* ids,
-                    float* logprobs, const int32_t* targets, float* target_logprobs,
+int32_t regard_step(regard_state* state, const int32_t* tokens, int64_t num_rows, int64_t num_tokens, int64_t k,
+                    int32_t* ids, float* logprobs, const int32_t* targets, float* target_logprobs,
                     const regard_attention_options* attention, char* error, int64_t error_size) {
   return catch_errors(error, error_size, [&] {
     const regard::AttentionOptions options(*state->model, attention);
-    state->state.step(tokens, num_rows,
+    state->state.step(tokens, num_rows, num_tokens,
                       {
                           .k = k,
                           .ids = ids,

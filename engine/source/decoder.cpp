@@ -13,6 +13,16 @@ constexpr int64_t STEPS_PER_BUFFER = 8;   // whose keys and values share a buffe
 constexpr int64_t INITIAL_CAPACITY = 32;  // tokens of a row
 constexpr float PADDING_LOGIT = -1e30f;   // of outputs that stand for no token
 
+// The inverse of Kernels::store_bf16.
+void load_bf16(const uint16_t* in, int64_t size, bool is_paired, float* out) {
+  for (int64_t i = 0; i < size; i++) {
+    const int64_t lane = i % LANES;
+    const int64_t stored = is_paired ? i - lane + 2 * (lane % 8) + lane / 8 : i;
+    const uint32_t bits = static_cast<uint32_t>(in[stored]) << 16;
+    std::memcpy(out + i, &bits, sizeof bits);
+  }
+}
+
 }  // namespace
 
 DecoderState::DecoderState(const Model& model, const TokenBatch& source, const AttentionOptions& attention)
@@ -48,9 +58,9 @@ void DecoderState::encode_source(const TokenBatch& source, const AttentionOption
       for (int64_t i = 0; i < num_tokens; i++) {
         float* key_value = space.projected.row(i);
         stack_.ops.normalize_heads(space, key_value, stack_.ops.heads.num_kv_heads, attention.key_norm);
-        if (site.is_captured())
-          site.capture(first_token + i, nullptr, key_value, key_value + key_width(stack_.ops.heads));
-        store_key_value(key_value, layer, source_entries_[first_token + i]);
+        const KeyValueEntry entry = source_entries_[first_token + i];
+        store_key_value(key_value, layer, entry);
+        if (site.is_captured()) capture_stored(site, first_token + i, layer, entry, key_value);
       }
     }
   });
@@ -71,28 +81,39 @@ void DecoderState::check_prompt(const TokenBatch& prompt) const {
   if (length) model_.target_positions->check_length(length);
 }
 
-// Tokens of a text may be rows of one pass: in every layer, each stores its key and value before the next one attends.
 void DecoderState::prefill(const TokenBatch& prompt, const AttentionOptions& attention) {
   check_prompt(prompt);
-  length_ = prompt.length(0);
-  while (capacity_ < length_ + 1) capacity_ *= 2;
   past_.resize(std::ssize(row_texts_) * capacity_);
   update_biases();
-  if (!length_) return;
-  const int64_t num_tokens = prompt.num_tokens();
-  const unsigned char* cache = reserve(num_tokens, 1);
-  Workspace space = make_workspace(num_tokens);
-  std::vector<RowContext> rows;
-  for (int64_t i = 0; i < num_tokens; i++) {
-    const int64_t position = i % length_;
-    KeyValueEntry* entries = past_.data() + i / length_ * capacity_;
+  if (prompt.length(0)) append(prompt.ids, prompt.length(0), nullptr, attention);
+}
+
+// Tokens of a text may be rows of one pass: in every layer, each stores its key and value before the next one attends.
+void DecoderState::append(const int32_t* tokens, int64_t num_tokens, const StepRequest* request,
+                          const AttentionOptions& attention) {
+  const int64_t num_rows = std::ssize(row_texts_) * num_tokens;
+  const int64_t length = length_ + num_tokens;
+  if (length > capacity_) {
+    int64_t capacity = capacity_;
+    while (capacity < length) capacity *= 2;
+    grow_capacity(capacity);
+  }
+  const unsigned char* cache = reserve(num_rows, num_tokens == 1 ? STEPS_PER_BUFFER : 1);
+  Workspace space = make_workspace(num_rows, length);
+  Rows rows;
+  for (int64_t i = 0; i < num_rows; i++) {
+    const int64_t row = i / num_tokens;
+    const int64_t position = length_ + i % num_tokens;
+    KeyValueEntry* entries = past_.data() + row * capacity_;
     entries[position] = cache + i * entry_bytes();
-    rows.push_back({.entries = entries, .position = position});
-    if (std::ssize(rows) < MAX_ROWS && i + 1 < num_tokens) continue;
+    rows.push_back({.text = row_texts_[row], .entries = entries, .position = position});
+    if (std::ssize(rows) < MAX_ROWS && i + 1 < num_rows) continue;
     const int64_t first_row = i + 1 - std::ssize(rows);
-    forward(prompt.ids + first_row, rows, first_row, space, attention);
+    forward(tokens + first_row, rows, first_row, space, attention);
+    if (request) top_k(rows, first_row, space, *request);
     rows.clear();
   }
+  length_ = length;
 }
 
 void DecoderState::check_token(int32_t token) const {
@@ -100,8 +121,8 @@ void DecoderState::check_token(int32_t token) const {
     throw std::invalid_argument("token " + std::to_string(token) + " is outside the target vocabulary");
 }
 
-Workspace DecoderState::make_workspace(int64_t num_rows) const {
-  const int64_t max_entries = std::max(max_source_length_, length_ + 1);
+Workspace DecoderState::make_workspace(int64_t num_rows, int64_t length) const {
+  const int64_t max_entries = std::max(max_source_length_, length);
   const WorkspaceSize size{
       .num_rows = std::min(num_rows, MAX_ROWS),
       .hidden_size = model_.hidden_size(),
@@ -132,11 +153,13 @@ void DecoderState::select_rows(const int64_t* rows, int64_t num_rows) {
     if (!is_alive[text]) shortlists_[text] = Shortlist{};
 }
 
-void DecoderState::check_step(const int32_t* tokens, int64_t num_rows, const StepRequest& request) const {
+void DecoderState::check_step(const int32_t* tokens, int64_t num_rows, int64_t num_tokens,
+                              const StepRequest& request) const {
   if (num_rows < 1 || num_rows != std::ssize(row_texts_))
     throw std::invalid_argument(std::to_string(num_rows) + " tokens for " + std::to_string(row_texts_.size()) +
                                 " rows");
-  for (int64_t i = 0; i < num_rows; i++) {
+  if (num_tokens < 1) throw std::invalid_argument("a step appends at least one token to each row");
+  for (int64_t i = 0; i < num_rows * num_tokens; i++) {
     check_token(tokens[i]);
     if (request.targets) check_token(request.targets[i]);
   }
@@ -144,27 +167,13 @@ void DecoderState::check_step(const int32_t* tokens, int64_t num_rows, const Ste
   if (request.k < 0 || request.k > vocab_size)
     throw std::invalid_argument("k must be from 0 to " + std::to_string(vocab_size) + ", not " +
                                 std::to_string(request.k));
-  model_.target_positions->check_length(length_ + 1);
+  model_.target_positions->check_length(length_ + num_tokens);
 }
 
-void DecoderState::step(const int32_t* tokens, int64_t num_rows, const StepRequest& request,
+void DecoderState::step(const int32_t* tokens, int64_t num_rows, int64_t num_tokens, const StepRequest& request,
                         const AttentionOptions& attention) {
-  check_step(tokens, num_rows, request);
-  if (length_ == capacity_) grow_capacity(2 * capacity_);
-  const unsigned char* cache = reserve(num_rows, STEPS_PER_BUFFER);
-  Workspace space = make_workspace(num_rows);
-  std::vector<RowContext> rows;
-  for (int64_t row = 0; row < num_rows; row++) {
-    KeyValueEntry* entries = past_.data() + row * capacity_;
-    entries[length_] = cache + row * entry_bytes();
-    rows.push_back({.entries = entries, .position = length_});
-    if (std::ssize(rows) < MAX_ROWS && row + 1 < num_rows) continue;
-    const int64_t first_row = row + 1 - std::ssize(rows);
-    forward(tokens + first_row, rows, first_row, space, attention);
-    top_k(first_row, std::ssize(rows), space, request);
-    rows.clear();
-  }
-  length_++;
+  check_step(tokens, num_rows, num_tokens, request);
+  append(tokens, num_tokens, &request, attention);
 }
 
 void DecoderState::grow_capacity(int64_t capacity) {
@@ -193,26 +202,34 @@ void DecoderState::store_key_value(const float* key_value, int64_t layer, KeyVal
   const int64_t size = key_value_width(heads);
   const int64_t layer_offset = layer * model_.entry_size() * value_bytes();
   unsigned char* to = static_cast<unsigned char*>(const_cast<void*>(entry)) + layer_offset;
-  const bool is_paired = heads.head_size % LANES == 0 && heads.value_size % LANES == 0;
   if (is_bf16_)
-    stack_.ops.kernels->store_bf16(key_value, size, is_paired, reinterpret_cast<uint16_t*>(to));
+    stack_.ops.kernels->store_bf16(key_value, size, has_pairs(), reinterpret_cast<uint16_t*>(to));
   else
     std::memcpy(to, key_value, size * sizeof(float));
 }
 
-void DecoderState::forward(const int32_t* tokens, const std::vector<RowContext>& rows, int64_t first_row,
-                           Workspace& space, const AttentionOptions& options) {
-  const int64_t num_rows = std::ssize(rows);
+void DecoderState::capture_stored(const SiteOptions& site, int64_t token, int64_t layer, KeyValueEntry entry,
+                                  float* key_value) const {
+  const HeadSizes& heads = stack_.ops.heads;
+  const int64_t layer_offset = layer * model_.entry_size() * value_bytes();
+  const unsigned char* from = static_cast<const unsigned char*>(entry) + layer_offset;
+  if (is_bf16_)  // float32 is stored as it is
+    load_bf16(reinterpret_cast<const uint16_t*>(from), key_value_width(heads), has_pairs(), key_value);
+  site.capture(token, nullptr, key_value, key_value + key_width(heads));
+}
+
+void DecoderState::forward(const int32_t* tokens, const Rows& rows, int64_t first_row, Workspace& space,
+                           const AttentionOptions& options) {
   embed(tokens, rows, space);
   for (int64_t layer = 0; layer < std::ssize(stack_.layers); layer++) {
     self_attend(rows, first_row, layer, space, options.at(REGARD_SITE_DECODER_SELF, layer));
     if (model_.has_encoder())
-      cross_attend(first_row, num_rows, layer, space, options.at(REGARD_SITE_DECODER_CROSS, layer));
-    stack_.ops.feed_forward(space, num_rows, stack_.layers[layer].block->feed_forward);
+      cross_attend(rows, first_row, layer, space, options.at(REGARD_SITE_DECODER_CROSS, layer));
+    stack_.ops.feed_forward(space, std::ssize(rows), stack_.layers[layer].block->feed_forward);
   }
 }
 
-void DecoderState::embed(const int32_t* tokens, const std::vector<RowContext>& rows, Workspace& space) const {
+void DecoderState::embed(const int32_t* tokens, const Rows& rows, Workspace& space) const {
   const int64_t hidden_size = model_.hidden_size();
   for (int64_t i = 0; i < std::ssize(rows); i++) {
     float* hidden = space.hidden.row(i);
@@ -222,7 +239,7 @@ void DecoderState::embed(const int32_t* tokens, const std::vector<RowContext>& r
   }
 }
 
-void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t first_row, int64_t layer, Workspace& space,
+void DecoderState::self_attend(const Rows& rows, int64_t first_row, int64_t layer, Workspace& space,
                                const SiteOptions& site) const {
   const LayerOps& ops = stack_.ops;
   const HeadSizes& heads = ops.heads;
@@ -232,15 +249,19 @@ void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t firs
   const int64_t key_offset = layer * model_.entry_size();
   ops.linear(space, space.hidden, num_rows, attention.qkv, space.projected, {.norm = attention.norms.input});
   for (int64_t i = 0; i < num_rows; i++) {
-    const auto [entries, position] = rows[i];
+    const auto [text, entries, position] = rows[i];
     const int64_t first_visible = window ? std::max(position - window, int64_t{0}) : 0;
     const bool has_next = i + 1 < num_rows;
     float* qkv = space.projected.row(i);
     ops.normalize_heads(space, qkv, heads.num_heads, attention.query_norm);
     ops.normalize_heads(space, qkv + query_width(heads), heads.num_kv_heads, attention.key_norm);
     stack_.layers[layer].rotary.rotate(qkv, heads.num_heads + heads.num_kv_heads, position);
-    if (site.is_captured()) site.capture_qkv(first_row + i, qkv);
-    store_key_value(qkv + query_width(heads), layer, entries[position]);
+    float* key_value = qkv + query_width(heads);
+    store_key_value(key_value, layer, entries[position]);
+    if (site.is_captured()) {
+      site.capture(first_row + i, qkv, nullptr, nullptr);
+      capture_stored(site, first_row + i, layer, entries[position], key_value);
+    }
     ops.kernels->decode_attention({
         .queries = qkv,
         .query_stride = space.projected.stride,
@@ -264,30 +285,30 @@ void DecoderState::self_attend(const std::vector<RowContext>& rows, int64_t firs
   ops.add_attention(space, num_rows, attention.out, attention.norms);
 }
 
-int64_t DecoderState::end_of_text(int64_t first, int64_t end) const {
+int64_t DecoderState::end_of_text(const Rows& rows, int64_t first) {
   int64_t row = first + 1;
-  while (row < end && row_texts_[row] == row_texts_[first]) row++;
+  while (row < std::ssize(rows) && rows[row].text == rows[first].text) row++;
   return row;
 }
 
-void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t layer, Workspace& space,
+void DecoderState::cross_attend(const Rows& rows, int64_t first_row, int64_t layer, Workspace& space,
                                 const SiteOptions& site) const {
   const LayerOps& ops = stack_.ops;
   const CrossAttention& attention = stack_.layers[layer].block->cross_attention;
   const int64_t key_offset = layer * model_.entry_size();
-  const auto source_start = [&](int64_t row) { return int64_t{source_offsets_[row_texts_[row]]}; };
-  const auto source_length = [&](int64_t row) { return source_offsets_[row_texts_[row] + 1] - source_start(row); };
+  const int64_t num_rows = std::ssize(rows);
+  const auto source_start = [&](int64_t row) { return int64_t{source_offsets_[rows[row].text]}; };
+  const auto source_length = [&](int64_t row) { return source_offsets_[rows[row].text + 1] - source_start(row); };
   ops.linear(space, space.hidden, num_rows, attention.query, space.projected, {.norm = attention.norms.input});
   for (int64_t i = 0; i < num_rows; i++) {
     ops.normalize_heads(space, space.projected.row(i), ops.heads.num_heads, attention.query_norm);
     if (site.is_captured()) site.capture(first_row + i, space.projected.row(i), nullptr, nullptr);
   }
-  const int64_t last_row = first_row + num_rows;
-  for (int64_t row = first_row, next_row; row < last_row; row = next_row) {  // rows of one text attend together
-    next_row = end_of_text(row, last_row);
-    const bool has_next = next_row < last_row;
+  for (int64_t row = 0, next_row; row < num_rows; row = next_row) {  // rows of one text attend together
+    next_row = end_of_text(rows, row);
+    const bool has_next = next_row < num_rows;
     ops.kernels->decode_attention({
-        .queries = space.projected.row(row - first_row),
+        .queries = space.projected.row(row),
         .query_stride = space.projected.stride,
         .num_rows = next_row - row,
         .entries = source_entries_.data() + source_start(row),
@@ -299,7 +320,7 @@ void DecoderState::cross_attend(int64_t first_row, int64_t num_rows, int64_t lay
         .bias = nullptr,
         .bias_stride = 0,
         .scores = space.scores,
-        .context = space.context.row(row - first_row),
+        .context = space.context.row(row),
         .context_stride = space.context.stride,
         .next_entries = has_next ? source_entries_.data() + source_start(next_row) : nullptr,
         .num_next_entries = has_next ? source_length(next_row) : 0,
@@ -326,7 +347,8 @@ TopK DecoderState::make_top(int64_t row, const StepRequest& request) const {
   return top;
 }
 
-void DecoderState::top_k(int64_t first_row, int64_t num_rows, Workspace& space, const StepRequest& request) const {
+void DecoderState::top_k(const Rows& rows, int64_t first_row, Workspace& space, const StepRequest& request) const {
+  const int64_t num_rows = std::ssize(rows);
   const int64_t vocab_size = model_.shape.target_vocab_size;
   if (stack_.final_norm)
     stack_.ops.normalize_rows(space.hidden, num_rows, model_.hidden_size(), stack_.final_norm);
@@ -339,7 +361,7 @@ void DecoderState::top_k(int64_t first_row, int64_t num_rows, Workspace& space, 
     float* all_logits = request.k ? nullptr : request.logprobs + first_row * vocab_size;
     scan_logits(space, 0, num_rows, model_.output, tops.data(), all_logits);
   } else {
-    scan_shortlists(first_row, num_rows, space, tops.data());
+    scan_shortlists(rows, space, tops.data());
   }
   // logits → log-probabilities
   const int64_t row_size = request.k ? request.k : vocab_size;
@@ -356,19 +378,18 @@ void DecoderState::top_k(int64_t first_row, int64_t num_rows, Workspace& space, 
 }
 
 // Scores only the tokens of each text's shortlist; indices within it become token ids afterwards.
-void DecoderState::scan_shortlists(int64_t first_row, int64_t num_rows, Workspace& space, TopK* tops) const {
-  const int64_t last_row = first_row + num_rows;
-  for (int64_t row = first_row, next_row; row < last_row; row = next_row) {
-    next_row = end_of_text(row, last_row);
-    const Shortlist& shortlist = shortlists_[row_texts_[row]];
+void DecoderState::scan_shortlists(const Rows& rows, Workspace& space, TopK* tops) const {
+  for (int64_t row = 0, next_row; row < std::ssize(rows); row = next_row) {
+    next_row = end_of_text(rows, row);
+    const Shortlist& shortlist = shortlists_[rows[row].text];
     const int64_t k = tops[0].k;
     if (!k || std::ssize(shortlist.ids) < k)
       throw std::invalid_argument("k = " + std::to_string(k) + " does not fit a shortlist of " +
                                   std::to_string(shortlist.ids.size()) + " tokens");
-    TopK* text_tops = tops + (row - first_row);
+    TopK* text_tops = tops + row;
     const int64_t num_text_rows = next_row - row;
     for (int64_t i = 0; i < num_text_rows; i++) text_tops[i].target = shortlist.index_of(text_tops[i].target);
-    scan_logits(space, row - first_row, num_text_rows, shortlist.output, text_tops, nullptr);
+    scan_logits(space, row, num_text_rows, shortlist.output, text_tops, nullptr);
     for (int64_t i = 0; i < num_text_rows; i++)
       for (int64_t j = 0; j < k; j++) text_tops[i].ids[j] = shortlist.ids[text_tops[i].ids[j]];
   }

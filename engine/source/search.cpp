@@ -73,7 +73,7 @@ class BeamSearch {
     ids_.resize(num_rows * k_);
     logprobs_.resize(num_rows * k_);
     eos_logprobs_.resize(num_rows);
-    state_.step(tokens_.data(), num_rows,
+    state_.step(tokens_.data(), num_rows, 1,
                 {
                     .k = k_,
                     .ids = ids_.data(),

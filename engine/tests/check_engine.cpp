@@ -66,7 +66,7 @@ std::vector<float> step_all(regard_state* state, const std::vector<int32_t>& tok
   const int64_t num_rows = std::ssize(tokens);
   std::vector<float> logprobs(num_rows * vocab_size);
   std::vector<float> eos_logprobs(num_rows);
-  expect(regard_step(state, tokens.data(), num_rows, 0, nullptr, logprobs.data(), nullptr, eos_logprobs.data(), nullptr,
+  expect(regard_step(state, tokens.data(), num_rows, 1, 0, nullptr, logprobs.data(), nullptr, eos_logprobs.data(), nullptr,
                      message, sizeof message),
          message);
   return logprobs;
@@ -182,7 +182,7 @@ void check_rejections(const regard_model* model, const RandomModel& random) {
   float logprob;
   float eos_logprob;
   expect(!regard_select_rows(state, no_row, 1, message, sizeof message), "a row that does not exist is rejected");
-  expect(!regard_step(state, inside, 2, 1, &id, &logprob, nullptr, &eos_logprob, nullptr, message, sizeof message),
+  expect(!regard_step(state, inside, 2, 1, 1, &id, &logprob, nullptr, &eos_logprob, nullptr, message, sizeof message),
          "too many tokens are rejected");
   regard_state_free(state);
 }

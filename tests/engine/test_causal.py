@@ -21,8 +21,7 @@ from regard.errors import ConfigError, UsageError
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Tokens
-from regard.pipeline.load import load, load_translator
-from regard.pipeline.loaders import load_generator
+from regard.pipeline.load import load, load_generator, load_translator
 from regard.text.train import train_tokenizer
 from tests.engine.conftest import INSTRUCTION_SETS, force_decode
 

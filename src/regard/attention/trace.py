@@ -141,8 +141,8 @@ class SiteTrace:
         shapes = [captured.shape for captured in self._weight_captures()]
         if len({shape[0] for shape in shapes}) > 1:
             raise UsageError(
-                f"{self.site}: the number of rows changed during the trace, as in a beam search: use the attention of "
-                "the result, or search greedily"
+                f"{self.site}: the number of rows changed during the trace: trace one call at a time, or use the "
+                "attention of the results"
             )
         batch, heads = shapes[0][:2]
         return batch, heads, sum(shape[2] for shape in shapes), max(shape[3] for shape in shapes)
@@ -311,6 +311,21 @@ _active: ContextVar[Trace | None] = ContextVar("regard_trace", default=None)
 def is_tracing() -> bool:
     """Whether a trace is active, whatever it selects."""
     return _active.get() is not None
+
+
+@contextmanager
+def suspend_traces() -> Iterator[None]:
+    """Capture nothing while the block runs, whatever traces are open around it.
+
+    >>> with trace(), suspend_traces():
+    ...     is_tracing()
+    False
+    """
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
 
 
 def active_trace(site: str) -> Trace | None:

@@ -37,7 +37,7 @@ def generate(context: click.Context, folder: str, inputs: TextInput, **load_opti
     prompts = inputs.lines()
     if not prompts and not inputs.source:
         prompts = [""]
-    from regard.pipeline.loaders import load_generator
+    from regard.pipeline.load import load_generator
 
     model = load_generator(folder, **load_options)
     is_single = len(prompts) == config.samples == 1
@@ -99,7 +99,7 @@ def _note_unused_prompt(generation: Generation) -> None:
 def evaluate_causal_lm(test: TestSet) -> None:
     """Loss of running text per token and per character, and perplexity."""
     from regard.data.documents import read_documents
-    from regard.pipeline.loaders import load_generator
+    from regard.pipeline.load import load_generator
 
     model = load_generator(test.folder, **test.load_options)
     documents = read_documents(test.files, test.read_config, model.task.get("document", "file"))

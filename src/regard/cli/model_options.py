@@ -148,13 +148,8 @@ def load_translation_pipeline(
     folder: str, load_options: dict[str, Any], ensemble: tuple[str, ...] = ()
 ) -> TranslationPipeline:
     """Load the pipeline of a folder, or of an ensemble."""
-    from regard.attention.intervention import active_intervention
-    from regard.cli.output import note
-    from regard.engine.backend import HybridTranslator
     from regard.pipeline.load import load_translator
 
     model = load_translator(folder, ensemble=ensemble, **load_options)
-    if active_intervention() is not None and isinstance(model.backends[0], HybridTranslator):
-        note("heads are ablated: torch computes in float32, as the engine cannot ablate heads")
     gc.freeze()  # the model stays: repeated garbage collection over its objects takes time
     return model

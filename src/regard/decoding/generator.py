@@ -7,6 +7,7 @@ from typing import Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.backends import PositionCodes
 from regard.packed_tokens import Candidates, Ids, Tokens
 
 Rows = NDArray[np.int64]
@@ -86,11 +87,52 @@ class Generator(Protocol[S]):
         ...
 
 
-class ScoringGenerator(Generator[S], Protocol):
-    """A generator that also scores given outputs."""
+class TracedModel(Protocol):
+    """A model whose attention can be traced."""
+
+    @property
+    def backend_name(self) -> str:
+        """What computes the model, and in which precision."""
+        ...
+
+    def attention_sites(self) -> dict[str, int]:
+        """Attention sites of the model, first layer first, with their number of heads."""
+        ...
+
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Scheme and codes of the first positions; None where the scheme neither embeds nor rotates."""
+        ...
+
+
+class ScoringGenerator(Generator[S], TracedModel, Protocol):
+    """A generator that also scores given outputs; these passes are what a trace sees."""
+
+    def cross_attention_sites(self) -> dict[str, int]:
+        """Sites that attend to the source, first layer first, with their number of heads."""
+        ...
 
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
         """Log-probability of every target token and of the end-of-sequence token, by text."""
+        ...
+
+    def next_token_logprobs(self, source: Tokens, target: Tokens) -> NDArray[np.float32]:
+        """Log-probabilities of the vocabulary before every target token and before the end, [N, V]."""
+        ...
+
+
+class LanguageModel(Generator[S], TracedModel, Protocol):
+    """A causal language model, which also scores given texts; these passes are what a trace sees."""
+
+    def read(self, tokens: Tokens) -> None:
+        """Read sequences for the traces that are open."""
+        ...
+
+    def next_token_logprobs(self, tokens: Tokens) -> NDArray[np.float32]:
+        """Log-probabilities of the vocabulary after every token, [N, V]."""
+        ...
+
+    def summed_loss(self, tokens: Tokens) -> float:
+        """Cross-entropy of all tokens but the first of each sequence, in nats."""
         ...
 
 

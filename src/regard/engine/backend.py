@@ -15,7 +15,7 @@ from regard.attention.trace import is_tracing
 from regard.backends import DecoderBackend, EncoderBackend, Floats, PositionCodes
 from regard.checkpoint.source import CausalSource, EncoderSource, ModelSource, PackedWeights, TranslatorSource
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
-from regard.decoding.generator import Generator, ScoringGenerator
+from regard.decoding.generator import LanguageModel, ScoringGenerator
 from regard.engine import layout
 from regard.engine.base import check_precision
 from regard.engine.causal import CausalEngine
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BACKENDS = ("auto", "engine", "torch")
 T = TypeVar("T")
 HybridT = TypeVar("HybridT", "HybridEncoder", "HybridCausalLM", "HybridTranslator")
-CausalBackend = DecoderBackend[GptConfig, Generator[Any], "Gpt"]
+CausalBackend = DecoderBackend[GptConfig, LanguageModel[Any], "Gpt"]
 TranslatorBackend = DecoderBackend[Any, ScoringGenerator[Any], "EncoderDecoder"]
 
 
@@ -119,7 +119,7 @@ class HybridEncoder:
 
 
 class HybridCausalLM:
-    """A causal language model in the engine, and in torch for traces and ablation (`DecoderBackend`)."""
+    """A causal language model in the engine, and in torch for gradients (`DecoderBackend`)."""
 
     def __init__(self, engine: CausalEngine, torch_model: Lazy[Gpt]) -> None:
         self.engine = engine
@@ -129,9 +129,9 @@ class HybridCausalLM:
     def config(self) -> GptConfig:
         return self.engine.config
 
-    def generator(self, *, with_attention: bool = False) -> Generator[Any]:
-        """The engine; torch while attention is traced or ablated, or where the search needs it."""
-        return self._torch_model.get() if with_attention or needs_torch() else self.engine
+    def generator(self, *, with_attention: bool = False) -> LanguageModel[Any]:
+        """The engine; torch where the search needs attention."""
+        return self._torch_model.get() if with_attention else self.engine
 
     def torch_model(self) -> Gpt:
         """The model in torch, built on first use."""
@@ -139,7 +139,7 @@ class HybridCausalLM:
 
 
 class HybridTranslator:
-    """A translation model in the engine, and in torch for traces, ablation and coverage (`DecoderBackend`)."""
+    """A translation model in the engine, and in torch for gradients and coverage penalties (`DecoderBackend`)."""
 
     def __init__(self, engine: TranslatorEngine, torch_model: Lazy[EncoderDecoder]) -> None:
         self.engine = engine
@@ -150,8 +150,8 @@ class HybridTranslator:
         return self.engine.config
 
     def generator(self, *, with_attention: bool = False) -> ScoringGenerator[Any]:
-        """The engine; torch while attention is traced or ablated, or where the search needs it."""
-        return self._torch_model.get() if with_attention or needs_torch() else self.engine
+        """The engine; torch where the search needs attention."""
+        return self._torch_model.get() if with_attention else self.engine
 
     def torch_model(self) -> EncoderDecoder:
         """The model in torch, built on first use."""

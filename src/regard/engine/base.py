@@ -197,39 +197,52 @@ class EngineState:
 
 
 class EngineDecoder(EngineModel):
-    """A model that generates one token after another."""
+    """A model that generates one token after another. An active intervention ablates heads."""
 
-    def start_state(self, ids: Ids, offsets: Ids) -> EngineState:
+    @property
+    def eos_id(self) -> int:
+        """End-of-sequence token."""
+        return self.description.eos_id
+
+    def position_codes(self, count: int, side: str = "target") -> PositionCodes | None:
+        """Codes of the first positions: of the embeddings of a side, or of a head with rotary positions."""
+        return super().position_codes(count, side)
+
+    def start_state(self, ids: Ids, offsets: Ids, captures: Sequence[SiteArrays] = ()) -> EngineState:
         """State after prefilling packed texts, one row for each."""
         rows = len(offsets) - 1
+        options = AttentionOptions(self.sites, captures)
         handle = self.library.call(
-            self.library.handle.regard_start, self.handle, pointer(ids), pointer(offsets), rows, None
+            self.library.handle.regard_start, self.handle, pointer(ids), pointer(offsets), rows, options.argument
         )
         return EngineState(self, handle, rows)
 
     def run_step(
-        self, tokens: Ids, state: EngineState, k: int, targets: Ids | None
+        self, tokens: Ids, state: EngineState, k: int, targets: Ids | None, captures: Sequence[SiteArrays] = ()
     ) -> tuple[Candidates, NDArray[np.float32]]:
-        """Append one token to each row; return its `k` best next tokens, and the logprob of its target.
+        """Append tokens [rows] or [rows, tokens]; return the `k` best next ones of each, and its target's logprob.
 
         `k` = 0 returns the whole vocabulary. Without targets it is the logprob of the end.
         """
         input_ids = np.ascontiguousarray(tokens, dtype=np.int32)
         rows = len(input_ids)
-        ids = np.empty((rows, k), np.int32) if k else _NO_IDS
-        logprobs = np.empty((rows, k or self.vocab_size), np.float32)
-        target_logprobs = np.empty(rows, np.float32)
+        count = input_ids.size
+        ids = np.empty((count, k), np.int32) if k else _NO_IDS
+        logprobs = np.empty((count, k or self.vocab_size), np.float32)
+        target_logprobs = np.empty(count, np.float32)
+        options = AttentionOptions(self.sites, captures)
         self.library.call(
             self.library.handle.regard_step,
             state.handle,
             pointer(input_ids),
             rows,
+            count // rows,
             k,
             pointer(ids),
             pointer(logprobs),
             None if targets is None else pointer(targets),
             pointer(target_logprobs),
-            None,
+            options.argument,
         )
         if k:
             return Candidates(ids, logprobs, target_logprobs), target_logprobs

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from regard.config.models import GptConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision, unsupported_stack_reason
+from regard.engine.forced_decoding import force_decode, label_logprobs, vocabulary_logprobs
 from regard.engine.library import CODES
 from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
@@ -82,6 +83,23 @@ class CausalEngine(EngineDecoder):
         if tokens.shape[1] > self.config.max_positions:
             tokens = self._last_tokens(tokens)
         return self._prefill(tokens, has_pending_token=True)
+
+    def read(self, tokens: Tokens) -> None:
+        """Read sequences for the traces that are open."""
+        for _ in force_decode(self, tokens):
+            pass
+
+    def next_token_logprobs(self, tokens: Tokens) -> NDArray[np.float32]:  # [tokens, vocabulary]
+        """Log-probabilities of the vocabulary after each token; what an open trace captures."""
+        return vocabulary_logprobs(self, tokens)
+
+    def summed_loss(self, tokens: Tokens) -> float:
+        """Cross-entropy of all tokens but the first of each sequence, in nats."""
+        rows = [row for row in tokens if len(row) > 1]
+        inputs = Tokens.from_rows([row[:-1] for row in rows])
+        labels = Tokens.from_rows([row[1:] for row in rows])
+        logprobs = label_logprobs(self, inputs, labels)
+        return -sum(float(row_logprobs.sum(dtype=np.float64)) for row_logprobs in logprobs)
 
     def _last_tokens(self, tokens: Ids) -> Ids:
         """Tokens to read again when all positions are used: half as many as there are positions."""

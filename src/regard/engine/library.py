@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 8  # of `regard_engine.h`, whose names this module mirrors
+ABI_VERSION = 9  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
@@ -35,7 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result t
     "regard_state_free": (None, (_Pointer,)),
     "regard_step": (
         _Int,
-        (_Pointer, _Pointer, _Long, _Long, _Pointer, _Pointer, _Pointer, _Pointer, _Pointer, *_Error),
+        (_Pointer, _Pointer, _Long, _Long, _Long, _Pointer, _Pointer, _Pointer, _Pointer, _Pointer, *_Error),
     ),
     "regard_select_rows": (_Int, (_Pointer, _Pointer, _Long, *_Error)),
     "regard_search": (_Int, (_Pointer, _Pointer, _Pointer, _Long, _Pointer, _Pointer, _Pointer, *_Error)),

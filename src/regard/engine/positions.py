@@ -1,4 +1,4 @@
-"""Codes of positions of a model in the engine, for display: embeddings, or the rotation of a head."""
+"""Positional encodings of a model in the engine, for display: embeddings, or the rotation of a head."""
 
 from __future__ import annotations
 

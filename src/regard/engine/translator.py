@@ -12,8 +12,10 @@ from regard.cancellation import active_cancellation, check_cancelled
 from regard.config.models import TransformerConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids, unsupported_stack_reason
+from regard.engine.forced_decoding import label_logprobs, vocabulary_logprobs
 from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
+from regard.engine.sites import AttentionOptions
 from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -78,6 +80,10 @@ class TranslatorEngine(EngineDecoder):
         candidates, _ = self.run_step(tokens, state, min(k, self.vocab_size), None)
         return candidates, state
 
+    def cross_attention_sites(self) -> dict[str, int]:
+        """Sites that attend to the source, first layer first, with their number of heads."""
+        return {site.name: site.num_heads for site in self.sites if site.kind == "decoder_cross"}
+
     def encode(self, source: Tokens) -> NDArray[np.float32]:  # [tokens, hidden]
         """Hidden states of the source."""
         return self.run_encoder(source)
@@ -92,7 +98,7 @@ class TranslatorEngine(EngineDecoder):
         length_penalty: float,
         use_shortlist: bool = False,
     ) -> list[list[tuple[list[int], float, float, bool]]]:
-        """Search in the library, as `decoding.search` without rules and constraints.
+        """Search in the library, as `decoding.search` without rules and constraints; it is never traced.
 
         Returns the best hypotheses of each source: ids, score, logprob, and whether the model ended it.
         """
@@ -115,6 +121,7 @@ class TranslatorEngine(EngineDecoder):
             request.num_always_allowed = len(self.shortlist.always_allowed)
             request.lexicon_offsets = pointer(self.shortlist.offsets)
             request.lexicon = pointer(self.shortlist.lexicon)
+        options = AttentionOptions(self.sites)
         cancellation = active_cancellation()
         if cancellation is not None:
             request.cancelled = cancellation.address
@@ -128,7 +135,7 @@ class TranslatorEngine(EngineDecoder):
                 len(source),
                 ctypes.byref(request),
                 ctypes.byref(results.pointers()),
-                None,
+                options.argument,
             )
         except UsageError:
             check_cancelled()
@@ -136,25 +143,20 @@ class TranslatorEngine(EngineDecoder):
         return [results.hypotheses(row) for row in range(len(source))]
 
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
-        """Log-probability of each target token and of the end, by sentence."""
-        lengths = target.lengths.astype(np.int64)
-        logprobs = [np.empty(length + 1, np.float32) for length in lengths.tolist()]
-        padded = np.full((len(target), int(lengths.max(initial=0)) + 2), self.eos_id, np.int32)
-        padded[:, 0] = self.bos_id
-        for sentence, ids in enumerate(target):
-            padded[sentence, 1 : len(ids) + 1] = ids
-        state = self.start(source, 0)
-        active = np.arange(len(target))  # sentences of the state's rows
-        for position in range(padded.shape[1] - 1):
-            is_active = lengths[active] >= position
-            if not is_active.all():
-                active = active[is_active]
-                state = state.select(np.flatnonzero(is_active))
-            next_ids = np.ascontiguousarray(padded[active, position + 1])
-            _, next_logprobs = self.run_step(padded[active, position], state, 1, next_ids)
-            for sentence, logprob in zip(active.tolist(), next_logprobs.tolist(), strict=True):
-                logprobs[sentence][position] = logprob
-        return logprobs
+        """Log-probability of each target token and of the end, by sentence; what an open trace captures."""
+        inputs, labels = self._shift_targets(target)
+        return label_logprobs(self, inputs, labels, source)
+
+    def next_token_logprobs(self, source: Tokens, target: Tokens) -> NDArray[np.float32]:  # [tokens, vocabulary]
+        """Log-probabilities of the vocabulary before each target token and the end; what an open trace captures."""
+        inputs, _ = self._shift_targets(target)
+        return vocabulary_logprobs(self, inputs, source)
+
+    def _shift_targets(self, target: Tokens) -> tuple[Tokens, Tokens]:
+        """Decoder input (bos in front of each sequence) and labels (eos at its end)."""
+        inputs = [[self.bos_id, *ids] for ids in target]
+        labels = [[*ids, self.eos_id] for ids in target]
+        return Tokens.from_rows(inputs), Tokens.from_rows(labels)
 
 
 class _SearchResults:

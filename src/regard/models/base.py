@@ -17,6 +17,7 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.positions import Learned
+from regard.backends import PositionCodes
 from regard.errors import UsageError
 from regard.models.layers.block import TransformerBlock, linear_parts
 from regard.models.layers.losses import RANKING_CHUNK, target_logprobs, top_tokens, vocabulary_loss
@@ -70,6 +71,10 @@ class Model(nn.Module):
         """What computes the model, and in which precision (`backends`)."""
         dtype = next(self.parameters()).dtype
         return f"torch {'bf16' if dtype == torch.bfloat16 else str(dtype).removeprefix('torch.')}"
+
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Scheme and codes of the first positions, [positions, width]; None if it neither embeds nor rotates."""
+        return None
 
     def torch_model(self) -> Self:
         """The model itself, which computes in torch (`backends`)."""

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.positions import build_positions
+from regard.attention.positions import Rotary, build_positions, position_codes
+from regard.backends import PositionCodes
 from regard.config.description import gpt_stack
 from regard.config.models import GptConfig
 from regard.errors import UsageError
@@ -97,6 +98,12 @@ class Gpt(Packable):
     def pad_id(self) -> int:
         return self.eos_id
 
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Scheme and codes of the first positions, [positions, width]; of rotary ones, width of a head."""
+        is_rotary = isinstance(self.positions, Rotary)
+        width = self.config.hidden_size // (self.config.stack.num_heads if is_rotary else 1)
+        return position_codes(self.positions, width, range(count))
+
     @property
     def output_weight(self) -> Tensor:
         """Matrix of the output projection, [V, D]."""
@@ -131,6 +138,21 @@ class Gpt(Packable):
     def logits(self, tokens: Tokens) -> Tensor:
         """Logits of the token after each token, [N, V]."""
         return nn.functional.linear(self(tokens), self.output_weight)
+
+    @torch.no_grad()
+    def read(self, tokens: Tokens) -> None:
+        """Read sequences for the traces that are open."""
+        self(tokens)
+
+    @torch.no_grad()
+    def next_token_logprobs(self, tokens: Tokens) -> NDArray[np.float32]:
+        """Log-probabilities of the vocabulary after each token, [N, V]."""
+        return self.logits(tokens).float().log_softmax(-1).cpu().numpy()
+
+    @torch.no_grad()
+    def summed_loss(self, tokens: Tokens) -> float:
+        """Cross-entropy of all tokens but the first of each sequence, in nats."""
+        return float(self.loss(tokens)[1])
 
     def loss(self, tokens: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
         """Sums of the label-smoothed and of the plain cross-entropy over all tokens but the first of each sequence."""

@@ -14,8 +14,9 @@ from regard.attention.cache import CrossKeyValues, KeyValueCache
 from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask, padding
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.positions import Positions, build_positions
+from regard.attention.positions import Positions, build_positions, position_codes
 from regard.attention.trace import trace
+from regard.backends import PositionCodes
 from regard.config.description import transformer_decoder, transformer_encoder
 from regard.config.models import TransformerConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
@@ -94,6 +95,12 @@ class Transformer(EncoderDecoder):
         decoder = transformer_decoder(config)
         self.encoder = TransformerStack(encoder.block, build_layers(encoder.layers, self.source_positions))
         self.decoder = TransformerStack(decoder.block, build_layers(decoder.layers, self.target_positions), "decoder")
+
+    def position_codes(self, count: int) -> PositionCodes | None:
+        """Scheme and codes of the decoder's first positions, [positions, width]; of rotary ones, width of a head."""
+        is_rotary = self.config.positions == "rotary"
+        width = self.config.hidden_size // (self.config.decoder.num_heads if is_rotary else 1)
+        return position_codes(self.target_positions, width, range(count))
 
     def cross_attention_sites(self) -> dict[str, int]:
         """Sites that attend to the source, first layer first, with their number of heads."""

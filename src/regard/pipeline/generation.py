@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from regard.attention.positions import Rotary
+from regard.attention.trace import is_tracing, suspend_traces
 from regard.config.inference import DecodingConfig, GenerationConfig, RecordConfig
 from regard.data.documents import Documents
+from regard.decoding.generator import LanguageModel
 from regard.decoding.rules import ForbidSequences, History, Rule
 from regard.decoding.search import Hypothesis, search
 from regard.engine.backend import CausalBackend
@@ -23,20 +24,16 @@ from regard.pipeline.records.trace_records import (
     collect_attention,
     collect_qkv,
     decoding_steps,
-    position_codes,
+    position_encodings,
 )
 from regard.pipeline.records.translation_records import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.causal_lm import predict_next_tokens
 from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.parts import DecodingStep, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
-
-if TYPE_CHECKING:
-    from regard.models.gpt import Gpt
 
 TASK = "causal-lm"
 AXES = {"decoder.self": Axes("target", "source", is_generated=True, is_causal=True)}
@@ -90,7 +87,14 @@ class TextStreamer:
 
 
 class GenerationPipeline(PicklablePipeline):
-    """Continues texts."""
+    """Continues texts.
+
+    **Traces.** Generating is never traced: an open `trace` receives, once a call has its answers, the attention of the
+    backend that answered over each prompt and its continuation, at the sites `decoder.N.self`,
+    [texts, heads, queries, keys]. It has one row for each continuation, in the order of the prompts; rows that are
+    shorter than others end in zeros. Queries are all tokens that the model read: each one predicted the next. Of a text
+    that is longer than the model's positions, they are the last ones, read in one pass.
+    """
 
     task_name = TASK
 
@@ -121,6 +125,7 @@ class GenerationPipeline(PicklablePipeline):
         pipeline's own, which forbids special tokens and unused ids.
         """
         config = config or GenerationConfig()
+        model = self.model.generator()
         if on_text is not None and (len(prompts) != 1 or config.samples != 1):
             raise UsageError("only one continuation of one text can be streamed while it is generated")
         prompt_ids = [self._encode_prompt(prompt) for prompt in prompts]
@@ -132,14 +137,31 @@ class GenerationPipeline(PicklablePipeline):
         if on_text is not None:
             streamer = TextStreamer(partial(self._decode_continuation, prompt_ids[0]), on_text)
             all_rules.append(streamer)
+        with suspend_traces():
+            hypotheses = self._search(model, prompt_ids, config, all_rules)
         generations = []
-        for prompt, ids, hypotheses in zip(
-            prompts, prompt_ids, self._search(prompt_ids, config, all_rules), strict=True
-        ):
-            generations.append([self._build_generation(prompt, ids, hypothesis) for hypothesis in hypotheses])
+        for prompt, ids, prompt_hypotheses in zip(prompts, prompt_ids, hypotheses, strict=True):
+            continuations = [self._build_generation(prompt, ids, hypothesis) for hypothesis in prompt_hypotheses]
+            generations.append(continuations)
         if streamer is not None:
             streamer.report(generations[0][0], is_last=True)
+        self._trace(model, prompt_ids, hypotheses)
         return generations
+
+    def _trace(
+        self,
+        model: LanguageModel[Any],
+        prompt_ids: Sequence[list[int]],
+        hypotheses: Sequence[Sequence[Hypothesis]],
+    ) -> None:
+        """Give the open traces the attention over each prompt and its continuations."""
+        if not is_tracing() or not prompt_ids:
+            return
+        max_positions = self.model.config.max_positions
+        rows = []
+        for ids, prompt_hypotheses in zip(prompt_ids, hypotheses, strict=True):
+            rows += [[*ids, *hypothesis.ids][-max_positions:] for hypothesis in prompt_hypotheses]
+        model.read(Tokens.from_rows(rows))
 
     def _encode_prompt(self, prompt: str) -> list[int]:
         (ids,) = self.tokenizer.encode_batch([prompt])
@@ -150,7 +172,11 @@ class GenerationPipeline(PicklablePipeline):
         return [self.model.config.eos_id, *ids]
 
     def _search(
-        self, prompt_ids: Sequence[list[int]], config: GenerationConfig, rules: Sequence[Rule]
+        self,
+        model: LanguageModel[Any],
+        prompt_ids: Sequence[list[int]],
+        config: GenerationConfig,
+        rules: Sequence[Rule],
     ) -> list[list[Hypothesis]]:
         """Search continuations of each prompt; prompts of the same length form a batch."""
         decoding = DecodingConfig(
@@ -169,7 +195,7 @@ class GenerationPipeline(PicklablePipeline):
             indices = np.flatnonzero(lengths == length).tolist()
             tokens = Tokens.from_rows([prompt_ids[index] for index in indices])
             max_lengths = [config.max_new_tokens] * len(indices)
-            batch = search(self.model.generator(), tokens, decoding, max_lengths=max_lengths, rules=rules)
+            batch = search(model, tokens, decoding, max_lengths=max_lengths, rules=rules)
             for index, prompt_hypotheses in zip(indices, batch, strict=True):
                 hypotheses[index] = prompt_hypotheses
         return hypotheses
@@ -185,6 +211,7 @@ class GenerationPipeline(PicklablePipeline):
         generation.ids = hypothesis.ids
         generation.logprob = hypothesis.logprob
         generation.finished = hypothesis.finished
+        generation.backend = self.model.generator().backend_name
         generation.truncated = len(prompt_ids) - max_positions // 2 if len(prompt_ids) > max_positions else 0
         generation.unknown = prompt_ids.count(self.tokenizer.unk_id)
         return attach_recorder(generation, partial(self._build_record, generation, prompt_ids))
@@ -204,14 +231,13 @@ class GenerationPipeline(PicklablePipeline):
             raise UsageError("nothing was read and nothing generated: there is no attention to show")
         source_ids = visible_ids[:-1]
         target_ids = visible_ids[1:]
-        model = self.model.torch_model()
+        model = self.model.generator()
         sites = model.attention_sites()
         if config.store_qkv == "best":
             last_site = [*sites][-1]
             config = config.override({"store_qkv": f"{last_site}:0"})
         with capture_text(config, sites, len(source_ids), len(source_ids)) as captured:
-            logits = model.logits(Tokens.from_rows([source_ids])).float()
-        logprobs = logits.log_softmax(-1).cpu().numpy()
+            logprobs = model.next_token_logprobs(Tokens.from_rows([source_ids]))
         omissions: tuple[Omission, ...] = ()
         if num_omitted:
             reason = f"the text has {len(full_ids):,} tokens, the model reads {max_positions:,} at a time"
@@ -229,7 +255,7 @@ class GenerationPipeline(PicklablePipeline):
             collect_attention([captured.trace], AXES),
             task=TASK,
             steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
-            positions=position_codes(model.positions, _position_size(model), max(len(source_ids), 32)),
+            positions=position_encodings(model, len(source_ids)),
             qkv=collect_qkv(captured),
             omissions=omissions,
         )
@@ -244,17 +270,13 @@ class GenerationPipeline(PicklablePipeline):
 
     def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
         """Loss of running text in nats, per token and per character, perplexity of a token, and metrics by name."""
+        from regard.tasks.causal_lm import predict_next_tokens
+
         if self.tokenizer.eos_id < 0:
             raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
         stream = TokenStream.from_documents(documents, self.tokenizer, self.model.config.max_positions - 1)
         num_characters = sum(map(len, documents.texts))
         scores = Scoring(self.task_name, tuple(metrics)).compute_final(
-            predict_next_tokens(self.model.torch_model(), stream, num_characters)
+            predict_next_tokens(self.model.generator(), stream, num_characters)
         )
         return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **scores}
-
-
-def _position_size(model: Gpt) -> int:
-    """Size of a positional encoding: of a head with rotary positions, else of a hidden state."""
-    hidden_size = model.config.hidden_size
-    return hidden_size // model.config.stack.num_heads if isinstance(model.positions, Rotary) else hidden_size

@@ -1,4 +1,4 @@
-"""`load`, and the loaders that need no torch where the engine computes: translators and embedders.
+"""`load`, and the loaders that need no torch where the engine computes: translators, causal models, embedders.
 
 Every loader goes the same way: locate the folder, read its `ModelSource` (`engine.folder`), choose the backend
 (`engine.backend`), build the pipeline.
@@ -15,9 +15,10 @@ from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.model_dir import folder_task
 from regard.checkpoint.source import TranslatorSource
 from regard.engine.backend import BackendOptions
-from regard.engine.folder import read_encoder, read_translator
+from regard.engine.folder import read_causal_lm, read_encoder, read_translator
 from regard.errors import UsageError
 from regard.pipeline.embedding import EmbeddingPipeline
+from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.pickling import reloadable
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS, resolve
@@ -101,6 +102,16 @@ def load_translator(
         task=first.metadata,
         workers=options.num_workers,
     )
+
+
+@reloadable
+def load_generator(
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
+) -> GenerationPipeline:
+    """Load the causal language model of a folder, or of a model on the hub."""
+    source = read_causal_lm(folder)
+    options = BackendOptions(device, precision, threads=threads, backend=backend)
+    return GenerationPipeline(options.causal_lm(source), source.tokenizer, source.metadata)
 
 
 def _list_folders(folder: str | Path | Sequence[str | Path], ensemble: Sequence[str | Path]) -> list[str | Path]:

@@ -20,7 +20,7 @@ from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
 from regard.config.settings import Config
 from regard.engine.backend import BackendOptions
-from regard.engine.folder import read_causal_lm, read_encoder
+from regard.engine.folder import read_encoder
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.models import build_model
 from regard.models.base import move_to_device
@@ -244,16 +244,6 @@ def load_filler(
     counts = read_token_counts(loaded.path, loaded.tokenizer.vocab_size)
     model = prepare_for_inference(loaded.model(), device, dtype).pack()
     return FillMaskPipeline(model, loaded.tokenizer, loaded.metadata, loaded.max_length, counts)
-
-
-@reloadable
-def load_generator(
-    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
-) -> GenerationPipeline:
-    """Load the causal language model of a folder, or of a model on the hub."""
-    source = read_causal_lm(folder)
-    options = BackendOptions(device, precision, threads=threads, backend=backend)
-    return GenerationPipeline(options.causal_lm(source), source.tokenizer, source.metadata)
 
 
 @reloadable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from regard.attention.intervention import ablate, active_intervention
 from regard.attention.sites import check_heads, site_name, unknown_site_message
+from regard.attention.trace import suspend_traces
 from regard.config.inference import RecordConfig
 from regard.errors import UsageError
 from regard.tasks.alignment import merge_subwords
@@ -39,6 +40,7 @@ class PipelineResult:
         "_cached_record",
         "_cached_attention",
     )
+    backend: str = ""  # what computed it, and in which precision: `engine int8`
     _recorder: Recorder | None = None
     _ablated_heads: str = ""  # heads that were ablated when the result was computed
 
@@ -46,10 +48,14 @@ class PipelineResult:
         """Build the record behind all views of this result; settings are those of `RecordConfig`."""
         if self._recorder is None:
             raise UsageError("this result has come without its model: run the model again to record its attention")
-        should_ablate = self._ablated_heads and active_intervention() is None
-        with ablate(self._ablated_heads) if should_ablate else nullcontext():
+        with self._same_ablation(), suspend_traces():
             record = self._recorder(RecordConfig(**settings))
         return replace(record, title=title) if title else record
+
+    def _same_ablation(self) -> AbstractContextManager[Any]:
+        """The ablation under which the result was computed, unless another one is active."""
+        should_ablate = self._ablated_heads and active_intervention() is None
+        return ablate(self._ablated_heads) if should_ablate else nullcontext()
 
     @property
     def attention(self) -> AttentionMaps:

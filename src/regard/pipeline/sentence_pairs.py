@@ -6,15 +6,17 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.attention.trace import trace
+from regard.attention.trace import is_tracing, suspend_traces, trace
 from regard.config.inference import DecodingConfig
 from regard.decoding.batch_search import batch_by_length
 from regard.decoding.constraints import ForcedPhrases
 from regard.decoding.ensemble import mean_logprobs
+from regard.decoding.generator import ScoringGenerator
 from regard.decoding.search import Hypothesis, hypothesis_score
 from regard.engine.backend import TranslatorBackend
 from regard.errors import UsageError
@@ -261,7 +263,32 @@ def score_sentences(
     backends: Sequence[TranslatorBackend],
     config: DecodingConfig,
 ) -> list[TranslationScore]:
-    """Score given translations as the search does; several backends form an ensemble."""
+    """Score given translations as the search does; several backends form an ensemble.
+
+    An open trace receives the attention of the first backend, a row for each translation.
+    """
+    has_coverage = bool(config.coverage_penalty)
+    models = [backend.generator(with_attention=has_coverage) for backend in backends]
+    with suspend_traces():
+        scores = _score_batches(sentences, source_ids, models, config)
+    trace_translations(models[0], source_ids, [sentence.ids for sentence in sentences])
+    return scores
+
+
+def trace_translations(
+    model: ScoringGenerator[Any], source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
+) -> None:
+    """Give the open traces the attention of a model over given translations, a row for each."""
+    if is_tracing() and source_ids:
+        model.target_logprobs(Tokens.from_rows(source_ids), Tokens.from_rows(target_ids))
+
+
+def _score_batches(
+    sentences: Sequence[TranslatedSentence],
+    source_ids: Sequence[list[int]],
+    models: Sequence[ScoringGenerator[Any]],
+    config: DecodingConfig,
+) -> list[TranslationScore]:
     has_coverage = bool(config.coverage_penalty)
     lengths = [(len(ids), len(pair.ids) + 1) for ids, pair in zip(source_ids, sentences, strict=True)]
     scores = [TranslationScore(0.0, 0.0, num_tokens=0)] * len(sentences)
@@ -269,7 +296,7 @@ def score_sentences(
         indices = batch.tolist()
         source = Tokens.from_rows([source_ids[index] for index in indices])
         target = Tokens.from_rows([sentences[index].ids for index in indices])
-        outputs = [_score_batch(backend, source, target, has_coverage) for backend in backends]
+        outputs = [_score_batch(model, source, target, has_coverage) for model in models]
         for row, index in enumerate(indices):
             num_tokens = len(sentences[index].ids) + sentences[index].finished
             logprobs = mean_logprobs([batch_logprobs[row] for batch_logprobs, _ in outputs])[:num_tokens]
@@ -281,12 +308,11 @@ def score_sentences(
 
 
 def _score_batch(
-    backend: TranslatorBackend, source: Tokens, target: Tokens, has_coverage: bool
+    model: ScoringGenerator[Any], source: Tokens, target: Tokens, has_coverage: bool
 ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
     """Log-probabilities of the target tokens and, with `has_coverage`, the attention summed over them, row by row."""
     if not has_coverage:
-        return backend.generator().target_logprobs(source, target), []
-    model = backend.torch_model()
+        return model.target_logprobs(source, target), []
     site = [*model.cross_attention_sites()][-1]  # the site whose coverage the search counts
     with trace(site, full_precision=True) as captured:
         logprobs = model.target_logprobs(source, target)

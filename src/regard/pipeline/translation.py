@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from regard.attention.trace import is_tracing, suspend_traces
 from regard.config.inference import DecodingConfig, RecordConfig
 from regard.decoding.batch_search import search_in_batches
 from regard.decoding.beams import BeamTree
 from regard.decoding.constraints import Constraints, PhraseTokenizer
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.generator import Generator
+from regard.decoding.generator import Generator, ScoringGenerator
 from regard.decoding.search import Hypothesis
-from regard.engine.backend import Lazy, TranslatorBackend
+from regard.engine.backend import TranslatorBackend
 from regard.errors import UsageError
 from regard.hardware import WorkerPool
 from regard.pipeline.pickling import PicklablePipeline
@@ -32,6 +33,7 @@ from regard.pipeline.sentence_pairs import (
     sort_by_score,
     split_into_sentences,
     split_pair,
+    trace_translations,
     unique_texts,
 )
 from regard.pipeline.translation_result import Translation
@@ -62,7 +64,18 @@ class _TranslationRequest:
 
 
 class TranslationPipeline(PicklablePipeline):
-    """Translates texts with one model or an ensemble."""
+    """Translates texts with one model or an ensemble.
+
+    **Traces.** A search is never traced: an open `trace` receives, once a call has its answers, the attention over
+    the sources and the best translations, of the backend that answered and over the tokens that it generated. It has
+    one row for each sentence, in the order of the texts (rows that are shorter than others end in zeros), at the
+    sites `encoder.N.self`, `decoder.N.self` and `decoder.N.cross`, [sentences, heads, queries, keys]. The decoder's
+    queries are the start token and all tokens of the translation, so that row i is what predicted token i. Of an
+    ensemble it is the first model's. `Translation.attention` has the attention of alternatives, too.
+
+    **Backends.** Where the engine computes a model, it also computes its attention, and ablates heads. With a coverage
+    penalty, torch computes answers and attention; `Translation.backend` says which it was.
+    """
 
     task_name = TASK
 
@@ -90,22 +103,28 @@ class TranslationPipeline(PicklablePipeline):
         self.max_source_length = min(max_positions, int(metadata.get("max_length") or max_positions))  # eos included
         self.max_target_length = max_positions - 1
         self.phrase_tokenizer = PhraseTokenizer(target)
-        self._recorder = Lazy(partial(self._build_recorder, metadata.get("alignment_head")))
+        self._stored_alignment_head: object = metadata.get("alignment_head")
 
     def torch_models(self) -> list[EncoderDecoder]:
-        """The models in torch, for gradients, parameters and attention sites; built on first use."""
+        """The models in torch, for gradients and parameters; built on first use."""
         return [backend.torch_model() for backend in self.backends]
 
     @property
     def recorder(self) -> TranslationRecorder:
-        """Records attention and aligns words, with the torch models."""
-        return self._recorder.get()
+        """Records attention and aligns words, with the models that answer by default."""
+        return self._build_recorder(self._models(self.decoding))
 
-    def _build_recorder(self, alignment_head: object) -> TranslationRecorder:
+    def recorder_for(self, backend: str) -> TranslationRecorder:
+        """Records attention and aligns words with the models of a backend that has answered."""
+        models = [model.generator() for model in self.backends]
+        if any(model.backend_name != backend for model in models):
+            models = [model.generator(with_attention=True) for model in self.backends]
+        return self._build_recorder(models)
+
+    def _build_recorder(self, models: Sequence[ScoringGenerator[Any]]) -> TranslationRecorder:
         from regard.pipeline.records.translation_records import StoredAlignmentHead, TranslationRecorder
 
-        models = self.torch_models()
-        head = StoredAlignmentHead.from_json(alignment_head, models[0])
+        head = StoredAlignmentHead.from_json(self._stored_alignment_head, models[0])
         return TranslationRecorder(models, self.source, target=self.target, alignment_head=head)
 
     @overload
@@ -157,13 +176,29 @@ class TranslationPipeline(PicklablePipeline):
 
         translations = {index: assemble(index) for index, count in enumerate(remaining) if not count}
         sentence_requests = [requests[text_index] for text_index in text_indices]
-        for sentence_index, sentence_candidates in self._search(sentences, source_ids, sentence_requests):
-            candidates[sentence_index] = sentence_candidates
-            text_index = text_indices[sentence_index]
-            remaining[text_index] -= 1
-            if not remaining[text_index]:
-                translations[text_index] = assemble(text_index)
+        with suspend_traces():
+            for sentence_index, sentence_candidates in self._search(sentences, source_ids, sentence_requests):
+                candidates[sentence_index] = sentence_candidates
+                text_index = text_indices[sentence_index]
+                remaining[text_index] -= 1
+                if not remaining[text_index]:
+                    translations[text_index] = assemble(text_index)
+        self._trace_best(source_ids, candidates, requests)
         return [translations[text_index] for text_index in range(len(texts))]
+
+    def _trace_best(
+        self,
+        source_ids: Sequence[list[int]],
+        candidates: Sequence[Sequence[Candidate]],
+        requests: Sequence[_TranslationRequest],
+    ) -> None:
+        """Give the open traces the attention over the best translation of each sentence."""
+        if not is_tracing() or not any(source_ids):
+            return
+        sources = [[*ids, self.source.eos_id] for ids in source_ids if ids]
+        pairs = zip(source_ids, candidates, strict=True)
+        targets = [sentence_candidates[0].hypothesis.ids for ids, sentence_candidates in pairs if ids]
+        trace_translations(self._models(requests[0].config)[0], sources, targets)
 
     def _build_requests(
         self, num_texts: int, constraints: Constraints, prefixes: Sequence[str], settings: Mapping[str, Any]
@@ -214,10 +249,14 @@ class TranslationPipeline(PicklablePipeline):
     def _decoding_config(self, settings: Mapping[str, Any]) -> DecodingConfig:
         return self.decoding.override(settings) if settings else self.decoding
 
+    def _models(self, config: DecodingConfig) -> list[ScoringGenerator[Any]]:
+        """What computes an answer with these settings: the engine, or torch for a coverage penalty."""
+        return [backend.generator(with_attention=bool(config.coverage_penalty)) for backend in self.backends]
+
     def _generator(self, config: DecodingConfig) -> Generator[Any]:
         """The generator of a search, of all models together."""
-        with_attention = bool(config.coverage_penalty)
-        return _combine_generators([backend.generator(with_attention=with_attention) for backend in self.backends])
+        models = self._models(config)
+        return Ensemble(models) if len(models) > 1 else models[0]
 
     def _search(
         self, sentences: Sequence[str], source_ids: Sequence[list[int]], requests: Sequence[_TranslationRequest]
@@ -297,6 +336,7 @@ class TranslationPipeline(PicklablePipeline):
         """Join the best candidates of all sentences into a translation, the second best into its alternative, …"""
         if not request.config.sample:
             candidates = [unique_texts(sentence_candidates) for sentence_candidates in candidates]
+        backend = self._models(request.config)[0].backend_name
         translations: list[Translation] = []
         for rank in range(max(map(len, candidates), default=1)):
             ranked = [
@@ -308,7 +348,7 @@ class TranslationPipeline(PicklablePipeline):
             finished = [hypothesis.finished for hypothesis in hypotheses]
             sentences = pair_sentences(draft, target, ids, finished)
             text = target.text() if candidates else ""
-            translation = Translation.from_hypotheses(text, source, sentences, hypotheses, self)
+            translation = Translation.from_hypotheses(text, source, sentences, hypotheses, self, backend)
             recorder = partial(self._build_record, source, text, sentences, request)
             translations.append(attach_recorder(translation, recorder))
         translations[0].alternatives = translations[1:]
@@ -325,12 +365,13 @@ class TranslationPipeline(PicklablePipeline):
         """Record a translation; its beam tree is that of a second search."""
         has_beams = request.config.beam > 1 and not request.config.sample
         build_tree = partial(self._beam_tree, request) if has_beams else None
-        return self.recorder.record(source, text, sentences, config, trees=build_tree)
+        recorder = self._build_recorder(self._models(request.config))
+        return recorder.record(source, text, sentences, config, trees=build_tree)
 
     def _beam_tree(self, request: _TranslationRequest, sentence: TranslatedSentence) -> BeamTree:
         tree = BeamTree()
         source_ids = self.source.encode_batch([sentence.source])
-        generator = _combine_generators(self.torch_models())
+        generator = self._generator(request.config)
         for _ in self._search_batches(generator, [sentence.source], source_ids, [request], tree):
             pass  # the search fills the tree
         return tree
@@ -361,7 +402,3 @@ class TranslationPipeline(PicklablePipeline):
     def _score(self, sentences: Sequence[TranslatedSentence], config: DecodingConfig) -> list[TranslationScore]:
         source_ids = [encode_source(self.source, sentence) for sentence in sentences]
         return score_sentences(sentences, source_ids, self.backends, config)
-
-
-def _combine_generators(generators: Sequence[Generator[Any]]) -> Generator[Any]:
-    return Ensemble(generators) if len(generators) > 1 else generators[0]

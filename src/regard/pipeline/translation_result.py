@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from regard.attention.trace import suspend_traces
 from regard.decoding.search import Hypothesis
 from regard.errors import UsageError
 from regard.pipeline.result import PipelineResult
@@ -44,6 +45,7 @@ class Translation(PipelineResult, str):
         sentences: list[TranslatedSentence],
         hypotheses: Sequence[Hypothesis],
         pipeline: TranslationPipeline,
+        backend: str,
     ) -> Translation:
         """Build the translation of a text from one hypothesis for each of its sentences."""
         scores = [TranslationScore.from_hypothesis(hypothesis) for hypothesis in hypotheses]
@@ -55,6 +57,7 @@ class Translation(PipelineResult, str):
         translation.finished = all(hypothesis.finished for hypothesis in hypotheses)
         translation.sentences = sentences
         translation.alternatives = []
+        translation.backend = backend
         translation._pipeline = pipeline
         return translation
 
@@ -71,7 +74,9 @@ class Translation(PipelineResult, str):
     @cached_property
     def alignment(self) -> Links:
         """Word alignment: (source word, target word) pairs; words are separated by white space, counted from 0."""
-        return self._require_pipeline().recorder.align(self.sentences)
+        recorder = self._require_pipeline().recorder_for(self.backend)
+        with self._same_ablation(), suspend_traces():
+            return recorder.align(self.sentences)
 
     def _require_pipeline(self) -> TranslationPipeline:
         if self._pipeline is None:

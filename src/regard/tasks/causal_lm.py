@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from regard.attention.dropout import Noise
+from regard.decoding.generator import LanguageModel
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Tokens
 from regard.tasks.predictions import PredictedNextTokens
@@ -54,16 +55,15 @@ class CausalLMObjective(StreamObjective):
         return model.loss(batch.tokens, smoothing=smoothing, noise=noise)
 
 
-@torch.no_grad()
-def total_loss(model: Gpt, stream: TokenStream) -> float:
+def total_loss(model: LanguageModel[Any], stream: TokenStream) -> float:
     """Loss of all tokens of a stream, in nats: each is predicted once, from those before it in its row."""
     ids = np.insert(stream.ids, 0, stream.ids[-1])  # a boundary precedes the first document, too
     rows = [ids[start : start + stream.length + 1] for start in range(0, len(stream.ids), stream.length)]
     batches = [rows[start : start + EVALUATION_ROWS] for start in range(0, len(rows), EVALUATION_ROWS)]
-    return sum(float(model.loss(Tokens.from_rows(batch))[1]) for batch in batches)
+    return sum(model.summed_loss(Tokens.from_rows(batch)) for batch in batches)
 
 
-def predict_next_tokens(model: Gpt, stream: TokenStream, num_characters: int) -> PredictedNextTokens:
+def predict_next_tokens(model: LanguageModel[Any], stream: TokenStream, num_characters: int) -> PredictedNextTokens:
     """Predict all tokens of a stream, whose text has `num_characters`."""
     total = total_loss(model, stream)
     return PredictedNextTokens(loss=total / len(stream.ids), loss_per_character=total / num_characters)

@@ -15,16 +15,10 @@ from regard.config.inference import RecordConfig
 from regard.models.layers.pooling import POOLING_SITE
 from regard.models.text_classifier import TextClassifierModel
 from regard.packed_tokens import Tokens
-from regard.pipeline.records.trace_records import (
-    MAX_POSITION_CODES,
-    Axes,
-    capture_text,
-    collect_attention,
-    collect_qkv,
-)
+from regard.pipeline.records.trace_records import Axes, capture_text, collect_attention, collect_qkv, position_encodings
 from regard.text.special_tokens import EncodedInput, SpecialTokens, truncate_pair
 from regard.view.record.attention import AttentionRecord
-from regard.view.record.parts import HeadQKV, Omission, PositionEncodings
+from regard.view.record.parts import HeadQKV, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
@@ -173,13 +167,12 @@ class EncoderRecorder:
         with capture_text(config, sites, length, length) as captured:
             output = run_model(row.tokens)
         parts = dict(extra_parts(output)) if extra_parts is not None else {}
-        codes = self.model.position_codes(min(max(length, 32), MAX_POSITION_CODES))
         return Record(
             title or row.text.text,
             {"source": row.text, **parts.pop("texts", {})},
             collect_attention([captured.trace], ENCODER_AXES),
             task=task,
-            positions=None if codes is None else PositionEncodings(*codes),
+            positions=position_encodings(self.model, length),
             qkv=collect_qkv(captured),
             omissions=(*row.truncated, *parts.pop("omissions", ())),
             **parts,

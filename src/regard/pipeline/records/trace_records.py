@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,14 @@ from regard.attention.sites import check_heads, site_kind, site_layer, unknown_s
 from regard.attention.trace import SiteTrace, Trace, trace
 from regard.config.inference import MAX_STORED_BYTES, RecordConfig
 from regard.decoding.beams import BeamTree, top_k_columns
+from regard.decoding.generator import TracedModel
 from regard.errors import UsageError
 from regard.view.codec import Weights
 from regard.view.record.attention import AttentionRecord, LazyWeights
 from regard.view.record.parts import DecodingStep, HeadQKV, PositionEncodings, Ranking
 
-if TYPE_CHECKING:
-    from regard.attention.positions import Positions
-
-MAX_POSITION_CODES = 128  # positions whose codes a record holds
+MIN_POSITION_CODES = 32  # positions whose codes a record holds
+MAX_POSITION_CODES = 128
 ToSubwords = Callable[[Sequence[int]], list[str]]
 
 
@@ -189,11 +187,10 @@ def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
     return tuple(heads)
 
 
-def position_codes(scheme: Positions, width: int, count: int, offset: int = 0) -> PositionEncodings | None:
-    """Codes of the first positions of a torch scheme, [positions, width]; None where it neither embeds nor rotates."""
-    from regard.attention.positions import position_codes as torch_codes
-
-    codes = torch_codes(scheme, width, range(offset, offset + min(count, MAX_POSITION_CODES)))
+def position_encodings(model: TracedModel, num_tokens: int) -> PositionEncodings | None:
+    """Codes of the positions of a text, and of a few more; None where the model has none."""
+    count = min(max(num_tokens, MIN_POSITION_CODES), MAX_POSITION_CODES)
+    codes = model.position_codes(count)
     return None if codes is None else PositionEncodings(*codes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,8 @@ from regard.attention.trace import trace
 from regard.config.inference import RecordConfig
 from regard.decoding.beams import BeamTree
 from regard.decoding.ensemble import mean_logprobs
+from regard.decoding.generator import ScoringGenerator
 from regard.errors import CheckpointError, UsageError
-from regard.models.base import EncoderDecoder
-from regard.models.layers.recurrent import DECODER_ATTENTION_SITE as RECURRENT_SITE
-from regard.models.transformer import Transformer
 from regard.packed_tokens import Tokens
 from regard.pipeline.records.trace_records import (
     Axes,
@@ -26,16 +25,17 @@ from regard.pipeline.records.trace_records import (
     collect_attention,
     collect_qkv,
     decoding_steps,
-    position_codes,
+    position_encodings,
 )
 from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source
 from regard.tasks.alignment import align_words, merge_subwords, word_positions
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.attention import AttentionRecord
-from regard.view.record.parts import DecodingStep, Omission, PositionEncodings
+from regard.view.record.parts import DecodingStep, Omission
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
+RECURRENT_SITE = "decoder.attention"  # of a recurrent decoder
 Links = list[tuple[int, int]]  # (source word, target word), both counted from 0
 Trees = Callable[[TranslatedSentence], BeamTree | None]
 AXES = {
@@ -55,7 +55,7 @@ class StoredAlignmentHead:
     shift: int  # rows by which its weights lag behind the target tokens
 
     @classmethod
-    def from_json(cls, metadata: object, model: EncoderDecoder) -> StoredAlignmentHead | None:
+    def from_json(cls, metadata: object, model: ScoringGenerator[Any]) -> StoredAlignmentHead | None:
         """Read the head from `task.json`; None where it has none."""
         if not isinstance(metadata, Mapping):
             return None
@@ -84,7 +84,7 @@ class _SentenceCapture:
 class TranslationRecorder:
     """Records the attention of models, and aligns words, while the decoder reads given translations."""
 
-    models: Sequence[EncoderDecoder]
+    models: Sequence[ScoringGenerator[Any]]
     source: Tokenizer
     target: Tokenizer
     alignment_head: StoredAlignmentHead | None
@@ -159,7 +159,7 @@ class TranslationRecorder:
             self._collect_attention(captures),
             best=None if head is None else (site_kind(head.site), site_layer(head.site), head.head),
             steps=tuple(itertools.chain.from_iterable(capture.steps for capture in captures)),
-            positions=self._position_codes(max_length),
+            positions=position_encodings(self.models[0], max_length),
             qkv=tuple(itertools.chain.from_iterable(collect_qkv(capture.models[0]) for capture in captures)),
             omissions=tuple(omissions),
             view={"shift": head.shift} if head is not None and head.shift else {},
@@ -241,15 +241,6 @@ class TranslationRecorder:
                 target, decoder_subwords, decoder_word_ids, language=target_language
             )
         return texts
-
-    def _position_codes(self, count: int) -> PositionEncodings | None:
-        model = self.models[0]
-        if not isinstance(model, Transformer):
-            return None
-        code_size = model.config.hidden_size
-        if model.config.positions == "rotary":
-            code_size //= model.config.decoder.num_heads
-        return position_codes(model.target_positions, code_size, max(count, 32))
 
 
 def token_word_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> list[int]:
