@@ -1,7 +1,7 @@
 """Draw the figures of the README and the site, in both themes, from models that Regard trained.
 
-    python docs/make_pictures.py runs            # all figures, into docs/pictures
-    python docs/make_pictures.py runs --only hops
+    python -m docs.make_pictures runs            # all figures, into docs/pictures
+    python -m docs.make_pictures runs --only hops
 
 `runs` contains the models that these commands train in a folder of samples (docs/make_samples.py); the first needs the
 data that recipes/prepare/multi30k.py writes:
@@ -25,18 +25,25 @@ import numpy as np
 import torch
 
 import regard
+from docs.schemes import draw_attention, draw_bottleneck
 from regard.attention.masks import Mask, causal, global_tokens, window
+from regard.view.drawing import Drawing
 from regard.view.figure import figure
 from regard.view.figures.matrix_figure import confidence
+from regard.view.palette import Theme, get_theme
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 from regard.view.selection import select_attention
+from regard.view.svg import svg_text
 
 PICTURES = Path(__file__).parent / "pictures"
 THEMES = ("light", "dark")
 SENTENCE = "Two young men are playing football in the snow."
 STORY = ("Mary took the apple.", "John went to the office.", "Mary went to the garden.")
+SKETCH_SOURCE = ("Two", "young", "men", "are", "playing", "football")  # the first words of SENTENCE
+SKETCH_TARGET = ("Zwei", "junge", "Männer", "spielen")
+SKETCH_STEP = 2  # the word whose attention is drawn
 MASK_SENTENCE = "The cat sat on the mat because it was warm."
 
 
@@ -47,6 +54,22 @@ class Picture:
     record: Callable[[Path], Record]
     view: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, runs: Path, theme: str, file: Path) -> None:
+        """Draw the view of the record."""
+        figure(self.record(runs), self.view, theme=theme, **self.options).save(file)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A drawing of an encoder–decoder."""
+
+    title: str
+    draw: Callable[[Path, Theme], Drawing]
+
+    def save(self, runs: Path, theme: str, file: Path) -> None:
+        """Draw the sketch."""
+        file.write_text(svg_text(self.draw(runs, get_theme(theme)), title=self.title), encoding="utf-8")
 
 
 @cache
@@ -93,7 +116,24 @@ def mask_record(mask: Mask, _: Path) -> Record:
     return Record(title=str(mask), texts={"source": text}, attention=(attention,))
 
 
-FIGURES: dict[str, Picture] = {
+def bottleneck_sketch(_: Path, theme: Theme) -> Drawing:
+    """An encoder–decoder without attention."""
+    return draw_bottleneck(theme, SKETCH_SOURCE, SKETCH_TARGET)
+
+
+def attention_sketch(runs: Path, theme: Theme) -> Drawing:
+    """An encoder–decoder with attention; the weights are those of a head of the translation model."""
+    selection = select_attention(alignment_record(runs), words=True)
+    step = next(index for index, unit in enumerate(selection.rows) if unit.label == SKETCH_TARGET[SKETCH_STEP])
+    words = SENTENCE.split()
+    columns = [words.index(word) for word in SKETCH_SOURCE]
+    weights = [float(selection.table[step, column]) for column in columns]
+    return draw_attention(theme, SKETCH_SOURCE, SKETCH_TARGET, weights, SKETCH_STEP)
+
+
+FIGURES: dict[str, Picture | Sketch] = {
+    "bottleneck": Sketch("A recurrent encoder–decoder without attention", bottleneck_sketch),
+    "attention": Sketch("A recurrent encoder–decoder with attention", attention_sketch),
     "alignment": Picture(alignment_record, "matrix", {"words": True}),
     "lines": Picture(alignment_record, "lines", {"words": True}),
     "heads": Picture(alignment_record, "heads", {"attention": "decoder.cross", "width": "page"}),
@@ -113,11 +153,10 @@ FIGURES: dict[str, Picture] = {
 def draw(runs: Path, name: str, folder: Path = PICTURES) -> list[Path]:
     """Draw a figure in every theme; return the files."""
     picture = FIGURES[name]
-    record = picture.record(runs)
     files = []
     for theme in THEMES:
         file = folder / f"{name}-{theme}.svg"
-        figure(record, picture.view, theme=theme, **picture.options).save(file)
+        picture.save(runs, theme, file)
         files.append(file)
     return files
 

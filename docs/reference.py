@@ -1,4 +1,4 @@
-"""The reference, made from the code while the site is built: every command from its options, every name from its text.
+"""The reference, generated from the code while the site is built: commands from their options, names from docstrings.
 
 python docs/reference.py FOLDER     # write the pages, to look at them without building the site
 """
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 Pages = dict[str, str]  # path below docs/ → Markdown
 EXITS = """
-A result goes to standard output, everything else to standard error. `--json` gives the result as JSON, one object a
-line. Exit codes: 0 done; 2 something given was wrong, and one message says what and where; 1 something else failed;
-130 stopped by Ctrl-C.
+*Every command with all of its options, generated from the code.*
+
+Results go to standard output, everything else to standard error. `--json` prints results as JSON, one object per line.
+Exit codes: 0 success; 2 invalid input, with one message that says what is wrong and where; 1 any other failure; 130
+interrupted by Ctrl-C.
 """
 
 
@@ -69,7 +71,7 @@ def command_page(name: str, verb: click.Command) -> str:
         if note:
             parts.append(f"{note.rstrip(')').capitalize()}.")
         rows = [f"| `{cell(flag)}` | {cell(text)} |" for flag, text in sections[section]]
-        parts.append("\n".join(["| option | what it says |", "| --- | --- |", *rows]))
+        parts.append("\n".join(["| option | description |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -98,7 +100,7 @@ def cell(text: str) -> str:
 def command_index() -> str:
     """Return the page that lists the commands."""
     rows = [f"| [`regard {name}`]({place(name)}) | {cell(short(name, verb))} |" for name, verb in verbs()]
-    return "\n".join(["# Commands", EXITS, "| command | what it does |", "| --- | --- |", *rows]) + "\n"
+    return "\n".join(["# Commands", EXITS, "| command | purpose |", "| --- | --- |", *rows]) + "\n"
 
 
 def short(name: str, verb: click.Command) -> str:
@@ -115,6 +117,8 @@ def place(name: str) -> str:
 
 
 METRICS_INTRODUCTION = """
+*The metrics of every task, by the name that `--metric` takes.*
+
 `regard train TASK --metric NAME` reports a metric on validation data and keeps the model that is best by it; `regard
 evaluate MODEL FILES --metric NAME` adds it to the report, and may be repeated. Shares are in percent, and the Matthews
 correlation is times 100. Plugins add metrics.
@@ -201,7 +205,7 @@ def members(owner: type) -> list[str]:
     own = {name: value for name, value in inspect_members(owner) if name not in fields}
     properties = {name: value for name, value in own.items() if not callable(value)}
     rows = [f"| `{name}` | {cell(summary(value))} |" for name, value in properties.items()]
-    table = "\n".join(["| attribute | what it is |", "| --- | --- |", *rows]) if rows else ""
+    table = "\n".join(["| attribute | description |", "| --- | --- |", *rows]) if rows else ""
     methods = [(name, value) for name, value in own.items() if callable(value)]
     told = [f"### {owner.__name__}.{name}\n\n{signature(name, value)}\n\n{docstring(value)}" for name, value in methods]
     return [table, *told]
@@ -299,7 +303,7 @@ def docstring(value: Any) -> str:
 def settings(config: type[Config]) -> str:
     """Return the fields of a config as a table."""
     rows = [f"| `{knob.path}` | `{knob.json_default}` | {cell(knob.help)} |" for knob in config.knobs()]
-    return "\n".join(["| field | default | what it says |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| field | default | description |", "| --- | --- | --- |", *rows])
 
 
 # ---- pages
@@ -319,7 +323,9 @@ def pages() -> Pages:
         for name, title in MODULES.items()
     )
     intro = docstring(regard)
-    made["reference/python/index.md"] = f"# Python\n\n{intro}\n\n{listed}\n"
+    made["reference/python/index.md"] = (
+        f"# Python\n\n*The public names of Regard, with their signatures and examples.*\n\n{intro}\n\n{listed}\n"
+    )
     made |= {
         f"reference/python/{group}.md": names_page(TITLES[group], regard, names) for group, names in groups().items()
     }

@@ -14,6 +14,7 @@ import pytest
 
 import regard
 from docs import make_pictures, reference
+from regard.components import VIEWS
 from tests.documentation.blocks import DOCS, ROOT, pages, prose
 from tests.scale import HANG_GUARD
 
@@ -21,6 +22,7 @@ PAGES = [*pages(), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 WORDS = Path(__file__).with_name("words.txt")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`[^`]*`")
+RESULT = re.compile(r"benchmarks/results/[\w.-]+")
 HEADING = re.compile(r"^#+ (.*)$")
 
 
@@ -77,6 +79,25 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(listed) == sorted(existing)
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=page_name)
+def test_a_page_begins_with_what_the_reader_will_have(page: Path) -> None:
+    _, _, text = page.read_text(encoding="utf-8").partition("\n\n")
+    is_record = page.parent.name == "decisions" and page.name != "index.md"
+    assert text.startswith("**Decision.**" if is_record else "*"), "write it in italics below the title"
+    assert is_record or not text.startswith("**")
+
+
+def test_figures_name_artefacts_that_exist() -> None:
+    named = {name for page in PAGES for name in RESULT.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) >= 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_every_view_is_explained_on_the_page_about_figures() -> None:
+    text = (DOCS / "visualisation.md").read_text(encoding="utf-8")
+    assert [name for name, view in VIEWS.items() if view.draw is not None and f"| `{name}` |" not in text] == []
+
+
 # ---- words
 
 
@@ -128,9 +149,9 @@ def test_the_reference_has_every_command_and_every_name(generated: reference.Pag
 
 def test_every_picture_has_a_script_and_every_drawing_is_shown_in_both_themes() -> None:
     drawn = {f"{name}-{theme}.svg" for name in make_pictures.FIGURES for theme in make_pictures.THEMES}
-    scripts = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("make_screens.py", "draw_pictures.py"))
+    script = (DOCS / "make_screens.py").read_text(encoding="utf-8")
     for path in make_pictures.PICTURES.rglob("*.*"):
-        assert path.name in drawn or f'"{path.stem}"' in scripts, f"{path.name}: no script draws it"
+        assert path.name in drawn or f'"{path.stem}"' in script, f"{path.name}: no script draws it"
     shown = {Path(link.partition("#")[0]).name for page in pages() for _, link in links(page) if "pictures/" in link}
     shown |= set(re.findall(r"docs/pictures/([\w.-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
     drawings = {path.name for path in make_pictures.PICTURES.glob("*.svg")}

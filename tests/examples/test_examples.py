@@ -1,14 +1,17 @@
-"""Example scripts run and print what they describe; the pictures of the documentation are up to date."""
+"""Example scripts run and print what they describe; the records of the notebooks can be drawn."""
 
 from __future__ import annotations
 
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from regard.view.figure import figure
+from regard.view.record.record import Record
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +45,14 @@ def test_a_custom_model_learns_to_reverse_and_one_of_its_heads_reads_backwards()
     assert int(matched[1]) >= 50
 
 
-def test_the_script_draws_every_picture_of_the_page_about_views(tmp_path: Path) -> None:
-    files = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))["draw"](tmp_path)
-    names = {file.name for file in files}
-    assert names == {file.name for file in (ROOT / "docs" / "pictures" / "seeing").iterdir()}
-    page = (ROOT / "docs" / "visualisation.md").read_text(encoding="utf-8")
-    assert names == set(re.findall(r"pictures/seeing/([\w.-]+)", page))
+@pytest.mark.parametrize(
+    ("record_name", "views"),
+    [
+        ("translation", ["matrix", "lines", "decoding", "beam-tree"]),
+        ("encoder", ["lines", "heads", "math", "positions", "flow"]),
+    ],
+)
+def test_the_records_of_the_notebooks_have_what_their_views_show(record_name: str, views: list[str]) -> None:
+    record = Record.read(ROOT / "examples" / "notebooks" / "records" / f"{record_name}.json")
+    for view in views:
+        assert figure(record, view).svg.startswith("<svg")
