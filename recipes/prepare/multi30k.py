@@ -2,7 +2,7 @@
 
 from dataset_io import parse_folders, read_lines, write_lines
 
-SPLITS = {"train": "train", "val": "valid", "test_2016_flickr": "test"}  # published name → ours
+SPLITS = {"train": "train", "val": "valid", "test_2016_flickr": "test"}  # name of the published file → ours
 
 if __name__ == "__main__":
     source, target = parse_folders(__doc__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dataset_io import parse_folders, read_lines, write_json
 
-SPLITS = {"dev": "train", "test": "test"}  # published name → ours
+SPLITS = {"dev": "train", "test": "test"}  # name of the published file → ours
 TREEBANK_ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "``": '"', "''": '"'}
 
 

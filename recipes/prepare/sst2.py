@@ -6,7 +6,7 @@ from pathlib import Path
 from dataset_io import parse_folders, read_lines, write_tsv
 
 LABEL_NAMES = ("negative", "positive")
-SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # published name → ours
+SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # name of the published file → ours
 
 
 def read_sentences(path: Path) -> Iterator[tuple[str, str]]:

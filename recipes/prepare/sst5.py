@@ -3,7 +3,7 @@
 from dataset_io import parse_folders, parse_labelled_lines, read_lines, write_tsv
 
 LABEL_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
-SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # published name → ours
+SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # name of the published file → ours
 
 if __name__ == "__main__":
     source, target = parse_folders(__doc__)

@@ -2,7 +2,7 @@
 
 from dataset_io import parse_folders, parse_tagged_lines, read_lines, write_conll
 
-SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # published name → ours
+SPLITS = {"train": "train", "dev": "valid", "test": "test"}  # name of the published file → ours
 
 if __name__ == "__main__":
     source, target = parse_folders(__doc__)

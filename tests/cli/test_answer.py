@@ -64,7 +64,7 @@ def test_all_files_after_valid_are_validation_data_and_errors_are_reported_by_ta
     assert [(task["task"], task["questions"]) for task in tasks] == [("walks1", 11), ("walks2", 22), ("walks3", 33)]
     assert run(train_command(workspace)) == 0
     out = capfd.readouterr().out
-    assert "pass 23, finished before" in out
+    assert "epoch 23, finished before" in out
     assert f"try it: regard answer {workspace / 'run'} --story" in out
     assert run([*train_command(workspace), "--hops", "3"]) == 2
     assert "memory_network.hops: 2 there, 3 now" in capfd.readouterr().err
@@ -76,10 +76,10 @@ def test_info_describes_the_run(workspace: Path, capfd: Output) -> None:
     assert "model: memory_network" in text and "2 hops" in text and "embedding size 20" in text
     assert "tokens: 12 in vocabulary.json" in text
     assert "  walks2" in text and "mean of 3 tasks" in text
-    assert "training: finished at pass 23" in text
+    assert "training: finished at epoch 23" in text
     assert run(["info", str(workspace / "run"), "--json"]) == 0
     info = json.loads(capfd.readouterr().out)
-    assert (info["model"]["hops"], info["task"]["task"], info["run"]["unit"]) == (2, "story-qa", "pass")
+    assert (info["model"]["hops"], info["task"]["task"], info["run"]["unit"]) == (2, "story-qa", "epoch")
 
 
 def test_answers_come_with_the_attention_of_every_hop(workspace: Path, tmp_path: Path, capfd: Output) -> None:
@@ -136,7 +136,7 @@ def test_test_files_are_evaluated_by_task(workspace: Path, tmp_path: Path, capfd
     assert run(["evaluate", str(workspace / "run"), *files, "--threads", "1"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split("  ")[0].strip() for line in lines] == ["walks1", "walks3", "mean of 2 tasks"]
-    assert all("error" in line and "support seen" in line for line in lines)
+    assert all("error" in line and "attention on support" in line for line in lines)
 
 
 def test_an_answer_that_is_not_in_training_is_refused_or_wrong(workspace: Path, tmp_path: Path, capfd: Output) -> None:

@@ -1,18 +1,21 @@
-"""Help, messages, pages and page assets use the field's terms: none of the phrases of our own remains."""
+"""Help, messages, pages, page assets, engine, examples and recipes use the field's terms, not our own phrases."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from docs import reference
 from tests.documentation.blocks import ROOT, pages
 from tests.documentation.dialect import PHRASES, patterns
 
 SOURCES = ROOT / "src" / "regard"
 ASSETS = SOURCES / "view" / "assets"
+C_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 RENAMED = SOURCES / "cli" / "renamed.py"  # it has the old names of options
 
 
@@ -64,5 +67,31 @@ def test_a_page_has_no_dialect(page: str) -> None:
     assert not matches((ROOT / page).read_text(encoding="utf-8"))
 
 
-def test_the_page_has_no_dialect() -> None:
-    assert not [match for path in ASSETS.glob("*.js") for match in matches(path.read_text(encoding="utf-8"))]
+def test_messages_of_the_engine_have_no_dialect() -> None:
+    found = []
+    for path in sorted((ROOT / "engine" / "source").rglob("*.cpp")):
+        for literal in C_STRING.findall(path.read_text(encoding="utf-8")):
+            found += [f"{path.relative_to(ROOT)}: {match}" for match in matches(literal)]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("folder", "suffixes"),
+    [
+        (ASSETS, (".js", ".html")),  # the page
+        (ROOT / "examples", (".py", ".ipynb")),
+        (ROOT / "recipes", (".py", ".json")),
+    ],
+    ids=["page", "examples", "recipes"],
+)
+def test_other_sources_have_no_dialect(folder: Path, suffixes: tuple[str, ...]) -> None:
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix in suffixes]
+    assert paths
+    found = []
+    for path in paths:
+        found += [f"{path.relative_to(ROOT)}: {match}" for match in matches(path.read_text(encoding="utf-8"))]
+    assert not found
+
+
+def test_the_generated_reference_has_no_dialect() -> None:
+    assert not [f"{name}: {match}" for name, text in reference.pages().items() for match in matches(text)]

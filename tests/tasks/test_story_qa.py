@@ -194,7 +194,7 @@ def test_scores_are_means_over_tasks_and_survive_a_file() -> None:
     assert [(score.task, score.questions, score.error) for score in scores.tasks] == [("one", 2, 50.0), ("two", 1, 0.0)]
     assert (scores.questions, scores.error, scores.support) == (3, 25.0, 100.0)
     assert StoryScores.from_dict(json.loads(json.dumps(scores.to_dict()))) == scores
-    assert scores.lines()[-1] == "mean of 2 tasks  3 questions  error 25.0 %  support seen 100.0 %"
+    assert scores.lines()[-1] == "mean of 2 tasks  3 questions  error 25.0 %  attention on support 100.0 %"
     without_support = StoryScores((TaskScore("one", 7, 12.5, None),))
     assert (without_support.support, without_support.rows()) == (None, [["one", "7", "12.5 %", "–"]])
 

@@ -26,8 +26,8 @@ def format_event(event: str, data: dict[str, Any]) -> list[str]:
 
     >>> format_event("resume", {"step": 40})
     ['resuming from step 40']
-    >>> format_event("resume", {"step": 40, "unit": "pass"})
-    ['resuming from pass 40']
+    >>> format_event("resume", {"step": 40, "unit": "epoch"})
+    ['resuming from epoch 40']
     """
     match event:
         case "plan":
@@ -48,15 +48,15 @@ def format_event(event: str, data: dict[str, Any]) -> list[str]:
 def step_line(data: dict[str, Any]) -> str:
     """Format the state of training as one line.
 
-    >>> step_line({"step": 3, "unit": "pass", "of": 9, "loss": 0.5, "error": 12.5, "questions_per_second": 812.0})
-    'pass 3/9, loss 0.500, error 12.5 %, 812 questions/s'
+    >>> step_line({"step": 3, "unit": "epoch", "of": 9, "loss": 0.5, "error": 12.5, "questions_per_second": 812.0})
+    'epoch 3/9, loss 0.500, error 12.5 %, 812 questions/s'
     """
     total = f"/{data['of']}" if data.get("of") else ""
     return ", ".join([f"{_format_step(data)}{total}", *_training_state(data)])
 
 
 def _format_step(data: dict[str, Any]) -> str:
-    """Unit and count: step 40, pass 3."""
+    """Unit and count: step 40, epoch 3."""
     return f"{data.get('unit', 'step')} {data['step']}"
 
 

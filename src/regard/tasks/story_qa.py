@@ -414,7 +414,7 @@ class StoryScores:
         name_width, questions_width, error_width, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
         return [
             f"{task:<{name_width}}  {questions:>{questions_width}} questions  error {error:>{error_width}}  "
-            f"support seen {support}"
+            f"attention on support {support}"
             for task, questions, error, support in rows
         ]
 

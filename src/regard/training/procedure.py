@@ -53,7 +53,7 @@ class TrainingResult:
 class TrainingProcedure(Protocol):
     """One way to train: it prepares the data, resolves settings, plans and trains."""
 
-    unit: str  # what is counted: step, pass
+    unit: str  # what is counted: step, epoch
     resolved_names: frozenset[str]  # of the settings that `resolve_settings` chooses
     digests: dict[str, str]  # of the data, once it is prepared
 

@@ -159,7 +159,7 @@ def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forg
         lines.append(f"{index:>{index_width}} {_fit_text(text, text_width)}  {cells}")
     if num_hidden:
         verb = "sentences have" if num_hidden > 1 else "sentence has"
-        lines.append(f"{num_hidden} other {verb} hardly any weight")
+        lines.append(f"{num_hidden} other {verb} a weight below {100 * MIN_WEIGHT:g} %")
     if forgotten:
         lines.append(f"sentences beyond the model's memory: the first {forgotten} of {len(rows)}")
     return [line.rstrip() for line in lines]

@@ -85,7 +85,7 @@ def test_several_tasks_are_trained_together_and_evaluated_one_by_one(data: Path,
     listener = Listener()
     settings = {"memory_network.embedding_size": 20, "training.epochs": 16, "data.train": files, "data.valid": valid}
     report = train(data, tmp_path / "run", listener, **settings)
-    assert (report.unit, report.step, report.reason, report.is_finished) == ("pass", 18, "plan done", True)
+    assert (report.unit, report.step, report.reason, report.is_finished) == ("epoch", 18, "plan done", True)
     tasks = {task["task"]: task for task in report.metrics["valid"]["tasks"]}
     assert {name: task["questions"] for name, task in tasks.items()} == {"walks": 23, "more": 19}
     assert report.metrics["valid_error"] == pytest.approx((tasks["walks"]["error"] + tasks["more"]["error"]) / 2)
@@ -107,7 +107,7 @@ def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterr
     task = json.loads((uninterrupted / "task.json").read_text())
     assert run["data_digests"] == task["data_digests"]
     assert run["config"]["memory_network"]["hops"] == 2
-    assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("story-qa", 6, "pass", ["walks"])
+    assert (task["task"], task["step"], task["unit"], task["tasks"]) == ("story-qa", 6, "epoch", ["walks"])
     assert run["result"]["metrics"] == task["metrics"]
     card = (uninterrupted / "README.md").read_text()
     assert task["data_digests"]["train"][:16] in card
@@ -149,7 +149,7 @@ def test_an_epoch_that_was_logged_but_not_saved_is_trained_again(
         train(data, tmp_path / "run", Interrupter())
     listener = Listener()
     train(data, tmp_path / "run", listener)
-    assert listener.of("resume") == [{"step": epoch - 1, "unit": "pass"}]
+    assert listener.of("resume") == [{"step": epoch - 1, "unit": "epoch"}]
     assert are_equal(uninterrupted, tmp_path / "run")
 
 
@@ -160,11 +160,11 @@ def test_a_signal_finishes_and_saves_the_epoch_and_the_run_can_be_resumed(
     stopper = Stopper(epoch)
     report = train(data, tmp_path / "run", stopper)
     assert (report.reason, report.step, report.is_finished) == ("SIGTERM", epoch, False)
-    assert stopper.of("stop") == [{"reason": "SIGTERM", "step": epoch, "unit": "pass", "resumable": True}]
+    assert stopper.of("stop") == [{"reason": "SIGTERM", "step": epoch, "unit": "epoch", "resumable": True}]
     assert stopper.of("save")[-1] == {"step": epoch}
     listener = Listener()
     assert train(data, tmp_path / "run", listener).is_finished
-    assert listener.of("resume") == [{"step": epoch, "unit": "pass"}]
+    assert listener.of("resume") == [{"step": epoch, "unit": "epoch"}]
     assert are_equal(uninterrupted, tmp_path / "run")
 
 
@@ -187,7 +187,7 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(data: Path,
     before = (uninterrupted / "model.safetensors").stat().st_mtime_ns
     listener = Listener()
     report = train(data, uninterrupted, listener)
-    assert (report.reason, report.step, report.unit) == ("finished before", 6, "pass")
+    assert (report.reason, report.step, report.unit) == ("finished before", 6, "epoch")
     assert "is finished: nothing to do" in listener.of("note")[0]["text"]
     assert (uninterrupted / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(ConfigError, match=r"memory_network.hops: 2 there, 3 now; training.seed: 1 there, 5 now"):

@@ -17,7 +17,7 @@ def test_every_sentence_with_attention_has_a_row_and_the_others_are_counted() ->
     assert first == "1 Mary went to the kitchen.  ████      50 %"
     assert second == "3 Mary got the milk there.   ████      50 %  ██        25 %"
     assert nothing == f"- {EMPTY_MEMORIES}".ljust(45) + "██████    75 %"
-    assert omitted == "1 other sentence has hardly any weight"
+    assert omitted == "1 other sentence has a weight below 0.5 %"
     assert first.index("█") == header.index("hop 1")
     assert nothing.index("█") == header.index("hop 2")
 

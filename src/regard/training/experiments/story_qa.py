@@ -46,7 +46,7 @@ NUM_SAMPLES = 2  # questions shown at each evaluation
 class MemoryNetworkProcedure:
     """Train memory networks to answer questions about stories; restarts are trained in parallel."""
 
-    unit = "pass"
+    unit = "epoch"
     resolved_names = frozenset(("threads", "throughput", "seconds"))
     verdict: Verdict | None = None  # once all epochs are done
 
@@ -316,7 +316,7 @@ class MemoryNetworkProcedure:
         if self.verdict is not None:
             metadata["verdict"] = self.verdict.to_dict()
         table = [f"| {' | '.join(row)} |" for row in scores.rows()]
-        details = ["| task | questions | error | support seen |", "| --- | ---: | ---: | ---: |", *table, ""]
+        details = ["| task | questions | error | attention on support |", "| --- | ---: | ---: | ---: |", *table, ""]
         save_memory_network(
             self.context.directory.path,
             model.config,

@@ -1,4 +1,4 @@
-// Compare: two records side by side and their difference: two inputs, two models, or two moments of a training.
+// Compare: two records side by side and their difference: two inputs, two models, or two steps of a training.
 
 import { maxAbs, sum } from "./arrays.js";
 import { signedBar, signedLevel } from "./colours.js";
