@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.targets.command import run_regard_json, train
 from regard.data.labelled import read_labelled
 from regard.pipeline.classification import ClassificationPipeline
-from regard.pipeline.loaders import load_classifier
+from regard.pipeline.load import load_classifier
 
 MIN_RETAINED = 95.0  # percent of the teacher's accuracy
 MIN_SPEED = 1.7  # times the teacher's

@@ -22,7 +22,7 @@ from regard.config.models import BertConfig, StackConfig
 from regard.errors import CheckpointError
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
-from regard.pipeline.loaders import load_classifier
+from regard.pipeline.load import load_classifier
 from regard.registry import task_of_head
 from tests.checkpoint.hf.encoders import CASES, LABELS, random_tokens, save_transformers_model, transformers_outputs
 

@@ -18,8 +18,7 @@ from regard.checkpoint.export.convert import convert
 from regard.engine import file
 from regard.engine.backend import HybridEncoder
 from regard.errors import CheckpointError, UsageError
-from regard.pipeline.load import load, load_embedder
-from regard.pipeline.loaders import load_answerer, load_classifier, load_tagger
+from regard.pipeline.load import load, load_answerer, load_classifier, load_embedder, load_tagger
 from tests.encoders import saved_encoder
 from tests.scale import HANG_GUARD
 

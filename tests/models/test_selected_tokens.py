@@ -15,7 +15,7 @@ from regard.attention.trace import trace
 from regard.config.models import BertConfig, StackConfig
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
-from regard.tasks.windows import encode_for_training
+from regard.tasks.encoder_states import encode_for_training
 
 TOKEN_MULTIPLE = 8
 VARIANTS: list[dict[str, Any]] = [

@@ -19,8 +19,8 @@ from regard.models.base import initialize_weights
 from regard.packed_tokens import Tokens
 from regard.pipeline.classification import ClassificationPipeline
 from regard.pipeline.features import FeaturePipeline
-from regard.pipeline.load import load
-from regard.pipeline.loaders import load_classifier, load_features
+from regard.pipeline.load import load, load_classifier
+from regard.pipeline.loaders import load_features
 from regard.text.train import train_tokenizer
 from tests.rnn_text import saved_elmo
 

@@ -130,7 +130,7 @@ def answer_from_passage(
     if not passage:
         raise UsageError("the passage is missing: add --passage FILE, a text file")
     from regard.data.ledger import read_lines
-    from regard.pipeline.loaders import load_answerer
+    from regard.pipeline.load import load_answerer
 
     text = "\n".join(read_lines(passage, ReadConfig(encoding=encoding)))
     if not text.strip():
@@ -222,7 +222,7 @@ def evaluate_stories(test: TestSet) -> None:
 def evaluate_answers(test: TestSet) -> None:
     """Evaluate on SQuAD files: exact match and F1."""
     from regard.data.squad import read_squad
-    from regard.pipeline.loaders import load_answerer
+    from regard.pipeline.load import load_answerer
     from regard.pipeline.question_answering import question_passage_pairs
 
     questions = read_squad(test.files, test.read_config)

@@ -38,7 +38,7 @@ def classify(context: click.Context, folder: str, inputs: TextInput, all_labels:
     """Print a label for each text."""
 
     def load_model() -> ClassificationPipeline:
-        from regard.pipeline.loaders import load_classifier
+        from regard.pipeline.load import load_classifier
 
         return load_classifier(folder, **load_options)
 
@@ -72,6 +72,7 @@ def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> s
             "cut": label.truncated,
             "windows": label.windows,
             "labels": list(label.labels),
+            "backend": label.backend,
         }
         if all_labels:
             result["probabilities"] = {name: round(p, 6) for name, p in label.probabilities.items()}

@@ -49,7 +49,7 @@ def tag(
     """Print the entities or the tags of each text."""
 
     def load_model() -> TokenClassificationPipeline:
-        from regard.pipeline.loaders import load_tagger
+        from regard.pipeline.load import load_tagger
 
         return load_tagger(folder, **load_options)
 
@@ -80,7 +80,7 @@ def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool, as_json: 
 def evaluate_tags(test: TestSet) -> None:
     """Evaluate a tagger: strict F1 of entities, overall and by label."""
     from regard.data.conll import read_tagged
-    from regard.pipeline.loaders import load_tagger
+    from regard.pipeline.load import load_tagger
 
     examples = read_tagged(test.files, test.read_config)
     model = load_tagger(test.folder, **test.load_options)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,21 @@ from regard.config.inference import RecordConfig
 from regard.data.labelled import LabelledTexts
 from regard.errors import UsageError
 from regard.hardware import ForkSafeLock
-from regard.models.text_classifier import TextClassifierModel
 from regard.pipeline.pickling import PicklablePipeline
-from regard.pipeline.records.encoder_records import EncoderRecorder, TextModelRecorder, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, encode_row
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.calibration import calibration_error, multi_label_f1, sigmoid_probabilities, softmax_probabilities
-from regard.tasks.classification import label_probabilities
 from regard.tasks.metrics import label_scores
 from regard.tasks.predictions import PredictedLabels, PredictedLabelSets
 from regard.tasks.scoring import Scoring
-from regard.tasks.text_model import TextPreprocessor
+from regard.tasks.text_model import TextPreprocessor, label_probabilities
 from regard.tasks.windows import encode_texts, text_logits
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import LabelProbabilities
 from regard.view.record.record import Record
+
+if TYPE_CHECKING:
+    from regard.models.text_classifier import TextClassifierModel
 
 TASK = "classify"
 TEXTS_PER_BATCH = 512  # read from a stream at a time
@@ -46,6 +47,7 @@ class LabelPredictions:
     truncated: NDArray[np.int64]  # [texts], tokens that were not read
     windows: NDArray[np.int64]  # [texts], rows in which each text was read
     truncation_report: TruncationReport
+    backend: str = ""  # that computed them
 
 
 class TextClassifier(Protocol):
@@ -77,10 +79,13 @@ class TextModelClassifier:
             encoded.truncated,
             windows=np.ones(len(texts), dtype=np.int64),
             truncation_report=self.preprocessor.report_truncation(encoded),
+            backend=getattr(self.model, "backend_name", ""),  # a plugin's engine may not have it
         )
 
     def record(self, text: str, pair: str | None, probabilities: LabelProbabilities, config: RecordConfig) -> Record:
         """Record the attention over one text."""
+        from regard.pipeline.records.text_model_records import TextModelRecorder
+
         recorder = TextModelRecorder(self.model, self.preprocessor)
         best_label, _ = probabilities.best
         return recorder.record(text, config, task=TASK, label=best_label, prediction=probabilities)
@@ -109,6 +114,7 @@ class EncoderClassifier:
             truncated,
             windows=np.bincount(np.asarray(encoded.text_indices, dtype=np.int64), minlength=len(texts)),
             truncation_report=encoded.truncation,
+            backend=self.model.backend_name,
         )
 
     def _count_truncated(self, texts: Sequence[str], second_texts: Sequence[str]) -> NDArray[np.int64]:
@@ -224,7 +230,8 @@ class ClassificationPipeline(PicklablePipeline):
                 label_separator=label_separator,
             )
             pair = None if pairs is None else pairs[index]
-            labels[index] = attach_recorder(label, partial(self._build_record, label, pair))
+            recorder = partial(self._build_record, label, pair)
+            labels[index] = attach_recorder(label, recorder, predictions.backend)
         return labels
 
     def _build_record(self, label: Label, pair: str | None, config: RecordConfig) -> Record:

@@ -94,7 +94,8 @@ class EmbeddingPipeline(PicklablePipeline):
         if config.normalize == "yes" or (config.normalize == "auto" and self.modules.normalize):
             vectors = normalize(vectors)
         recorder = partial(self._build_record, list(texts[:1]), len(texts), max_length)
-        return attach_recorder(Embeddings(vectors, truncation, windows=num_windows), recorder)
+        embeddings = Embeddings(vectors, truncation, windows=num_windows)
+        return attach_recorder(embeddings, recorder, self.model.backend_name)
 
     def _build_record(self, first_text: Sequence[str], num_texts: int, max_length: int, config: RecordConfig) -> Record:
         """Record the attention over the first text."""

@@ -15,7 +15,7 @@ from regard.config.inference import RecordConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
 from regard.pipeline.pickling import PicklablePipeline
-from regard.pipeline.records.encoder_records import layer_mix_attention
+from regard.pipeline.records.text_model_records import layer_mix_attention
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.elmo import ElmoFeatures, predict_both_directions
 from regard.tasks.scoring import Scoring

@@ -1,4 +1,4 @@
-"""`load`, and the loaders that need no torch where the engine computes: translators, causal models, embedders.
+"""`load`, and the loaders of models that the engine computes, which need no torch there.
 
 Every loader goes the same way: locate the folder, read its `ModelSource` (`engine.folder`), choose the backend
 (`engine.backend`), build the pipeline.
@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.backends import EncoderBackend
 from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.model_dir import folder_task
-from regard.checkpoint.source import TranslatorSource
+from regard.checkpoint.model_dir import folder_task, is_encoder_folder
+from regard.checkpoint.source import EncoderSource, TranslatorSource
 from regard.engine.backend import BackendOptions
 from regard.engine.folder import read_causal_lm, read_encoder, read_translator
-from regard.errors import UsageError
+from regard.errors import CheckpointError, UsageError
+from regard.pipeline.classification import TASK, ClassificationPipeline, EncoderClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.pickling import reloadable
+from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnsweringPipeline
+from regard.pipeline.tagging import EncoderTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS, resolve
 from regard.text.special_tokens import SpecialTokens
@@ -104,6 +108,63 @@ def load_translator(
     )
 
 
+# ---- fine-tuned encoders and causal language models
+
+
+@reloadable
+def load_classifier(
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
+) -> ClassificationPipeline:
+    """Load the text classifier of a folder: a fine-tuned encoder or an RNN."""
+    if is_encoder_folder(folder):
+        return _load_encoder_classifier(folder, BackendOptions(device, precision, threads=threads, backend=backend))
+    from regard.pipeline.loaders import load_text_classifier
+
+    return load_text_classifier(folder, TASK, device=device, precision=precision, threads=threads, backend=backend)
+
+
+def _load_encoder_classifier(folder: str | Path, options: BackendOptions) -> ClassificationPipeline:
+    loaded, model = _load_fine_tuned(folder, ClassificationPipeline.task_name, "label", options)
+    is_multi_label = loaded.problem_type == "multi_label_classification"
+    task = {**loaded.metadata, "labels": list(loaded.labels)}
+    if is_multi_label:
+        task.setdefault("thresholds", dict.fromkeys(loaded.labels, 0.5))
+    classifier = EncoderClassifier(
+        model,
+        SpecialTokens(loaded.tokenizer),
+        max_length=_max_length(loaded),
+        temperature=float(loaded.metadata.get("temperature", 1.0)),
+        is_multi_label=is_multi_label,
+    )
+    return ClassificationPipeline(classifier, task)
+
+
+@reloadable
+def load_tagger(
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
+) -> TokenClassificationPipeline:
+    """Load the tagger of a folder: a fine-tuned encoder or an RNN."""
+    options = BackendOptions(device, precision, threads=threads, backend=backend)
+    if is_encoder_folder(folder):
+        fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
+        encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
+        return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
+    from regard.pipeline.loaders import load_rnn_tagger
+
+    return load_rnn_tagger(folder, options)
+
+
+@reloadable
+def load_answerer(
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
+) -> QuestionAnsweringPipeline:
+    """Load the extractive question answering model of a folder."""
+    options = BackendOptions(device, precision, threads=threads, backend=backend)
+    loaded, model = _load_fine_tuned(folder, QuestionAnsweringPipeline.task_name, "span", options)
+    max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
+    return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
+
+
 @reloadable
 def load_generator(
     folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
@@ -112,6 +173,23 @@ def load_generator(
     source = read_causal_lm(folder)
     options = BackendOptions(device, precision, threads=threads, backend=backend)
     return GenerationPipeline(options.causal_lm(source), source.tokenizer, source.metadata)
+
+
+def _load_fine_tuned(
+    folder: str | Path, task: str, head: str, options: BackendOptions
+) -> tuple[EncoderSource, EncoderBackend]:
+    """Load a fine-tuned encoder; another head, or another task, is an error."""
+    loaded = read_encoder(folder, task=task)
+    if loaded.config.head != head:
+        raise CheckpointError(
+            f"{folder}: a model with a {loaded.config.head} head, where `regard {task}` needs a {head} head"
+        )
+    return loaded, options.encoder(loaded)
+
+
+def _max_length(loaded: EncoderSource) -> int:
+    """Tokens of a row: as in training where that is known."""
+    return min(loaded.max_length, int(loaded.metadata.get("max_length", loaded.max_length)))
 
 
 def _list_folders(folder: str | Path | Sequence[str | Path], ensemble: Sequence[str | Path]) -> list[str | Path]:

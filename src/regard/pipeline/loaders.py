@@ -1,4 +1,4 @@
-"""Loaders of the other tasks, and `train`."""
+"""Loaders of models that torch computes, and `train`."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from typing import Any
 
 import torch
 
-from regard.backends import EncoderBackend
 from regard.checkpoint.encoder_dir import load_encoder
-from regard.checkpoint.model_dir import folder_task, is_encoder_folder
+from regard.checkpoint.model_dir import folder_task
 from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
-from regard.checkpoint.source import EncoderSource
 from regard.components import FAMILIES
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
 from regard.config.settings import Config
 from regard.engine.backend import BackendOptions
-from regard.engine.folder import read_encoder
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.models import build_model
 from regard.models.base import move_to_device
 from regard.models.inference import check_ablation, configure_torch, prepare_for_inference
 from regard.models.text_classifier import TextClassifierModel
-from regard.pipeline.classification import TASK, ClassificationPipeline, EncoderClassifier, TextModelClassifier
+from regard.pipeline.classification import ClassificationPipeline, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.load import load
 from regard.pipeline.pickling import reloadable
-from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnsweringPipeline
+from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
-from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
+from regard.pipeline.tagging import RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import PACKAGE, PluginWarning, resolve
 from regard.tasks.elmo import ElmoFeatures
@@ -109,23 +106,6 @@ def _load_preprocessor(
     return TextPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
 
 
-def _load_fine_tuned(
-    folder: str | Path, task: str, head: str, options: BackendOptions
-) -> tuple[EncoderSource, EncoderBackend]:
-    """Load a fine-tuned encoder; another head, or another task, is an error."""
-    loaded = read_encoder(folder, task=task)
-    if loaded.config.head != head:
-        raise CheckpointError(
-            f"{folder}: a model with a {loaded.config.head} head, where `regard {task}` needs a {head} head"
-        )
-    return loaded, options.encoder(loaded)
-
-
-def _max_length(loaded: EncoderSource) -> int:
-    """Tokens of a row: as in training where that is known."""
-    return min(loaded.max_length, int(loaded.metadata.get("max_length", loaded.max_length)))
-
-
 # ---- one loader for each task
 
 
@@ -137,16 +117,6 @@ def load_features(
     features = _load_elmo(folder, device, configure_torch(precision, threads))
     check_ablation(features.model)
     return FeaturePipeline(features)
-
-
-@reloadable
-def load_classifier(
-    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
-) -> ClassificationPipeline:
-    """Load the text classifier of a folder: a fine-tuned encoder or an RNN."""
-    if is_encoder_folder(folder):
-        return _load_encoder_classifier(folder, BackendOptions(device, precision, threads=threads, backend=backend))
-    return load_text_classifier(folder, TASK, device=device, precision=precision, threads=threads, backend=backend)
 
 
 @reloadable
@@ -181,50 +151,15 @@ def load_text_classifier(
     return ClassificationPipeline(TextModelClassifier(model, preprocessor), loaded.metadata)
 
 
-def _load_encoder_classifier(folder: str | Path, options: BackendOptions) -> ClassificationPipeline:
-    loaded, model = _load_fine_tuned(folder, ClassificationPipeline.task_name, "label", options)
-    is_multi_label = loaded.problem_type == "multi_label_classification"
-    task = {**loaded.metadata, "labels": list(loaded.labels)}
-    if is_multi_label:
-        task.setdefault("thresholds", dict.fromkeys(loaded.labels, 0.5))
-    classifier = EncoderClassifier(
-        model,
-        SpecialTokens(loaded.tokenizer),
-        max_length=_max_length(loaded),
-        temperature=float(loaded.metadata.get("temperature", 1.0)),
-        is_multi_label=is_multi_label,
-    )
-    return ClassificationPipeline(classifier, task)
-
-
-@reloadable
-def load_tagger(
-    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
-) -> TokenClassificationPipeline:
-    """Load the tagger of a folder: a fine-tuned encoder or an RNN."""
-    if is_encoder_folder(folder):
-        options = BackendOptions(device, precision, threads=threads, backend=backend)
-        fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
-        encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
-        return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
-    dtype = _configure_family(folder, RnnTaggerConfig().family, precision, threads, backend)
+def load_rnn_tagger(folder: str | Path, options: BackendOptions) -> TokenClassificationPipeline:
+    """Load an RNN tagger with its own vocabulary."""
+    dtype = _configure_family(folder, RnnTaggerConfig().family, options.precision, options.threads, options.backend)
     loaded = load_text_model(folder, RnnTaggerConfig, TokenClassificationPipeline.task_name)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
-    preprocessor = _load_preprocessor(folder, loaded, device, dtype)
-    rnn_tagger = RecurrentTagger(prepare_for_inference(model, device, dtype), preprocessor)
+    preprocessor = _load_preprocessor(folder, loaded, options.device, dtype)
+    rnn_tagger = RecurrentTagger(prepare_for_inference(model, options.device, dtype), preprocessor)
     return TokenClassificationPipeline(rnn_tagger, loaded.metadata["labels"], loaded.metadata)
-
-
-@reloadable
-def load_answerer(
-    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
-) -> QuestionAnsweringPipeline:
-    """Load the extractive question answering model of a folder."""
-    options = BackendOptions(device, precision, threads=threads, backend=backend)
-    loaded, model = _load_fine_tuned(folder, QuestionAnsweringPipeline.task_name, "span", options)
-    max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
-    return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
 
 
 @reloadable

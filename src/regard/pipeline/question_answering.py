@@ -63,6 +63,7 @@ class Answer(PipelineResult):
             "score": round(self.score, 6),
             "no_answer_probability": round(self.no_answer_probability, 6),
             "windows": self.windows,
+            "backend": self.backend,
         }
         if self.alternatives:
             keys = ("answer", "start", "stop", "score")
@@ -103,7 +104,8 @@ class QuestionAnsweringPipeline(PicklablePipeline):
             batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
             for index, (pair, spans) in enumerate(zip(batch, batch_spans, strict=True)):
                 answer = self._build_answer(pair, spans, encoded.text_indices.count(index))
-                answers.append(attach_recorder(answer, partial(self._build_record, pair, answer)))
+                recorder = partial(self._build_record, pair, answer)
+                answers.append(attach_recorder(answer, recorder, self.model.backend_name))
         return answers
 
     def _build_answer(self, pair: tuple[str, str], spans: Sequence[AnswerSpan], num_windows: int) -> Answer:

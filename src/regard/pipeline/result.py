@@ -50,6 +50,8 @@ class PipelineResult:
             raise UsageError("this result has come without its model: run the model again to record its attention")
         with self._same_ablation(), suspend_traces():
             record = self._recorder(RecordConfig(**settings))
+        if self.backend:
+            record = replace(record, provenance={**record.provenance, "backend": self.backend})
         return replace(record, title=title) if title else record
 
     def _same_ablation(self) -> AbstractContextManager[Any]:
@@ -95,9 +97,11 @@ class PipelineResult:
         return {name: value for name, value in self.__dict__.items() if name not in self.transient_attributes}
 
 
-def attach_recorder(result: Result, recorder: Recorder) -> Result:
-    """Let a result build its record later, under the ablation that is active now."""
+def attach_recorder(result: Result, recorder: Recorder, backend: str = "") -> Result:
+    """Let a result build its record later, under the ablation that is active now; `backend` names what computed it."""
     intervention = active_intervention()
+    if backend:
+        result.__dict__["backend"] = backend
     result.__dict__["_recorder"] = recorder
     result.__dict__["_ablated_heads"] = "" if intervention is None else str(intervention)
     return result

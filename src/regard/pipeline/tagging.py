@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,8 @@ from regard.backends import EncoderBackend
 from regard.config.inference import RecordConfig
 from regard.data.conll import TaggedSentences
 from regard.hardware import ForkSafeLock
-from regard.models.rnn_text import RnnTagger
 from regard.pipeline.pickling import PicklablePipeline
-from regard.pipeline.records.encoder_records import EncoderRecorder, TextModelRecorder, encode_row
+from regard.pipeline.records.encoder_records import EncoderRecorder, encode_row
 from regard.pipeline.records.trace_records import decoding_steps
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
@@ -30,6 +29,9 @@ from regard.view.record.parts import DecodingStep
 from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
+if TYPE_CHECKING:
+    from regard.models.rnn_text import RnnTagger
+
 TASK = "tag"
 TEXTS_PER_BATCH = 512  # read from a stream at a time
 
@@ -41,6 +43,7 @@ class TagPredictions:
     logprobs: list[NDArray[np.float64]]  # of each text, [words, tags]
     windows: NDArray[np.int64]  # [texts], rows in which each text was read
     truncation_report: TruncationReport
+    backend: str  # that computed them
 
 
 class TokenClassifier(Protocol):
@@ -71,12 +74,19 @@ class RecurrentTagger:
         logits = encoded.iter_token_logits(self.model)
         logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)
         windows = np.ones(len(texts), dtype=np.int64)
-        return TagPredictions(logprobs, windows, truncation_report=self.preprocessor.report_truncation(encoded))
+        return TagPredictions(
+            logprobs,
+            windows,
+            truncation_report=self.preprocessor.report_truncation(encoded),
+            backend=self.model.backend_name,
+        )
 
     def record(
         self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
     ) -> Record:
         """Record the layer mix of the frozen features for one text."""
+        from regard.pipeline.records.text_model_records import TextModelRecorder
+
         recorder = TextModelRecorder(self.model, self.preprocessor)
         return recorder.record(text, config, task=TASK, texts=texts, steps=tuple(steps))
 
@@ -96,7 +106,7 @@ class EncoderTagger:
         logits = encoded.iter_token_logits(self.model)
         logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)
         windows = np.bincount(np.asarray(encoded.text_indices, dtype=np.int64), minlength=len(texts))
-        return TagPredictions(logprobs, windows, truncation_report=encoded.truncation)
+        return TagPredictions(logprobs, windows, truncation_report=encoded.truncation, backend=self.model.backend_name)
 
     def record(
         self, text: str, config: RecordConfig, texts: Mapping[str, RecordText], steps: Sequence[DecodingStep]
@@ -151,6 +161,7 @@ class TaggedText(PipelineResult):
             "words": self.words,
             "tags": self.tags,
             "windows": self.windows,
+            "backend": self.backend,
             "entities": [entity.to_dict() for entity in self.entities],
         }
 
@@ -194,7 +205,7 @@ class TokenClassificationPipeline(PicklablePipeline):
                 probabilities=np.exp(logprobs[np.arange(len(tag_ids)), tag_ids]).tolist(),
                 windows=int(predictions.windows[index]),
             )
-            yield attach_recorder(tagged, partial(self._build_record, tagged, logprobs))
+            yield attach_recorder(tagged, partial(self._build_record, tagged, logprobs), predictions.backend)
 
     def _build_record(self, tagged: TaggedText, logprobs: NDArray[np.float64], config: RecordConfig) -> Record:
         """Record a tagged text; each word is a step whose token is its tag."""

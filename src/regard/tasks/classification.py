@@ -15,9 +15,10 @@ from regard.models.bert import Bert
 from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
+from regard.tasks.encoder_states import CachedStates, encode_for_training
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.text_model import PreprocessedTexts
-from regard.tasks.windows import CachedStates, EncodedTexts, encode_for_training
+from regard.tasks.windows import EncodedTexts
 
 Indices = NDArray[np.int64]
 
@@ -69,14 +70,6 @@ class TextClassificationObjective(RowObjective[PreprocessedTexts]):
             return model.loss(batch.texts, batch.labels, smoothing=smoothing, noise=noise)
         logits = model.label_logits(batch.texts, noise).float()
         return cross_entropy_sums(logits, torch.from_numpy(batch.labels), smoothing, self.class_weights)
-
-
-def label_probabilities(model: TextClassifierModel, texts: PreprocessedTexts) -> NDArray[np.float32]:
-    """Probability of each label for each text, [texts, labels]."""
-    probabilities = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
-    for indices, batch in texts.batches():
-        probabilities[indices] = model.probabilities(batch)
-    return probabilities
 
 
 # ---- pretrained encoders

@@ -19,8 +19,8 @@ from regard.config.training import DistillationConfig
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.classification import LabelBatch
-from regard.tasks.question_answering import SpanBatch, span_logits
-from regard.tasks.tagging import TagBatch
+from regard.tasks.span_objective import SpanBatch, span_logits
+from regard.tasks.tagging_objectives import TagBatch
 
 Indices = NDArray[np.int64]
 EncoderBatch = LabelBatch | TagBatch | SpanBatch

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.batching import epoch_batches, length_sorted_batches
-from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
-from regard.tasks.elmo import ElmoFeatures, Spans
 from regard.tasks.windows import BATCH_TOKENS
 from regard.text.special_tokens import TruncationReport
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.models.text_classifier import TextBatch, TextClassifierModel
+    from regard.tasks.elmo import ElmoFeatures, Spans
 
 Indices = NDArray[np.int64]
 HalfLayers = NDArray[np.float16]  # [T, layers, F]
@@ -103,6 +106,8 @@ class PreprocessedTexts:
 
     def batch(self, indices: Indices) -> TextBatch:
         """Texts by index, with their features."""
+        from regard.models.text_classifier import TextBatch
+
         tokens = Tokens.from_rows([self.rows[index] for index in indices])
         if self.features is None:
             return TextBatch(tokens)
@@ -112,3 +117,11 @@ class PreprocessedTexts:
         spans = [self.spans[index] for index in indices]
         # float16 as in the cache, so that caching does not change results
         return TextBatch(tokens, np.concatenate(list(self.features.extract(texts, spans))).astype(np.float16))
+
+
+def label_probabilities(model: TextClassifierModel, texts: PreprocessedTexts) -> NDArray[np.float32]:
+    """Probability of each label for each text, [texts, labels]."""
+    probabilities = np.zeros((len(texts), model.config.num_labels), dtype=np.float32)
+    for indices, batch in texts.batches():
+        probabilities[indices] = model.probabilities(batch)
+    return probabilities

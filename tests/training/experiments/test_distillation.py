@@ -18,7 +18,7 @@ from regard.config.runs import build_run
 from regard.config.training import DistillationConfig
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
-from regard.pipeline.loaders import load_classifier
+from regard.pipeline.load import load_classifier
 from regard.tasks.classification import ClassificationObjective
 from regard.tasks.distillation import (
     DistillationObjective,
@@ -27,7 +27,8 @@ from regard.tasks.distillation import (
     student_config,
     student_weights,
 )
-from regard.tasks.windows import EncodedTexts, encode_for_training
+from regard.tasks.encoder_states import encode_for_training
+from regard.tasks.windows import EncodedTexts
 from regard.training.experiments.distillation import timing_sample
 from regard.training.run import train_run
 from tests.encoders import saved_encoder

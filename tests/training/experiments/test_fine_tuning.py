@@ -14,8 +14,8 @@ from regard.cli import run
 from regard.config.runs import build_run
 from regard.engine.library import unavailable_reason
 from regard.errors import ConfigError
-from regard.pipeline.loaders import load_answerer, load_classifier, load_tagger
-from regard.tasks.tagging import TaggingObjective
+from regard.pipeline.load import load_answerer, load_classifier, load_tagger
+from regard.tasks.tagging_objectives import TaggingObjective
 from regard.training.run import train_run
 from tests.encoders import saved_encoder
 

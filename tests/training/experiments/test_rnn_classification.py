@@ -17,7 +17,7 @@ from regard.config.task_runs import ClassifyRun
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models import build_model
 from regard.models.base import initialize_weights
-from regard.pipeline.loaders import load_classifier
+from regard.pipeline.load import load_classifier
 from regard.tasks.classification import TextClassificationObjective
 from regard.training.multi_seed import mean_and_std
 from regard.training.run import train_run

@@ -16,9 +16,9 @@ from regard.cli import run
 from regard.config.rnn_models import ElmoConfig, RnnTaggerConfig
 from regard.config.task_runs import TagRun
 from regard.errors import ConfigError
-from regard.pipeline.load import load
-from regard.pipeline.loaders import load_tagger
-from regard.tasks.tagging import RnnSentences, RnnTaggingObjective, word_spans
+from regard.pipeline.load import load, load_tagger
+from regard.tasks.tagging import RnnSentences, word_spans
+from regard.tasks.tagging_objectives import RnnTaggingObjective
 from regard.tasks.text_model import TextPreprocessor
 from regard.training.run import train_run
 from tests.rnn_text import saved_elmo

@@ -18,8 +18,9 @@ from regard.config.models import BertConfig
 from regard.config.task_runs import FineTunedRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
+from regard.tasks.encoder_states import CachedStates
 from regard.tasks.predictions import Predictions
-from regard.tasks.windows import CachedStates, EncodedTexts, head_only_config
+from regard.tasks.windows import EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, subsample_indices

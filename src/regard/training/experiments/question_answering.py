@@ -17,7 +17,6 @@ from regard.tasks.question_answering import (
     AnswerSpan,
     EncodedPassages,
     PredictedAnswers,
-    SpanObjective,
     answer_matches,
     answer_texts,
     best_spans,
@@ -27,6 +26,7 @@ from regard.tasks.question_answering import (
     span_targets,
     word_overlap_baseline,
 )
+from regard.tasks.span_objective import SpanObjective
 from regard.training.evaluation import Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain, subsample_indices
 from regard.training.experiments.data_splits import DataSplits

@@ -28,16 +28,8 @@ from regard.tasks.entities import entity_counts, entity_scores, most_frequent_ta
 from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedEntities, PredictedTags, Predictions, TagSequences
 from regard.tasks.scoring import Scoring
-from regard.tasks.tagging import (
-    EncodedSentences,
-    RnnSentences,
-    RnnTaggingObjective,
-    Spans,
-    TaggingObjective,
-    encode_words,
-    tag_logprobs,
-    word_spans,
-)
+from regard.tasks.tagging import EncodedSentences, RnnSentences, Spans, encode_words, tag_logprobs, word_spans
+from regard.tasks.tagging_objectives import RnnTaggingObjective, TaggingObjective
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits

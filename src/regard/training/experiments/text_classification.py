@@ -14,10 +14,10 @@ from regard.data.labelled import LabelledTexts
 from regard.models import build_model
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.base import Objective
-from regard.tasks.classification import TextClassificationObjective, label_probabilities
+from regard.tasks.classification import TextClassificationObjective
 from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedLabels, Predictions
-from regard.tasks.text_model import PreprocessedTexts
+from regard.tasks.text_model import PreprocessedTexts, label_probabilities
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics
 from regard.training.experiments.classification import (
