@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,30 @@ def test_translating_and_embedding_do_not_even_import_torch(folders: list[tuple[
             "assert 'safetensors' not in sys.modules"
         )
         run_python(code)
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer", "embed"])
+def test_the_attention_of_an_encoder_is_shown_without_torch(
+    folders: list[tuple[str, str]], task: str, tmp_path: Path
+) -> None:
+    """On a page and as a figure, with ablated heads, and with the importance of heads."""
+    passage = tmp_path / "passage.txt"
+    passage.write_text(TEXTS[2] + "\n", encoding="utf-8")
+    options = ["--passage", str(passage)] if task == "answer" else []
+    importance = [] if task == "tag" else ["--importance"]
+    calls = []
+    for index, folder in enumerate(folder for folder_task, folder in folders if folder_task == task):
+        page = tmp_path / f"{index}.html"
+        calls.append(["see", folder, TEXTS[0], *options, "--out", str(page)])
+        calls.append(
+            ["see", folder, TEXTS[0], *options, *importance, "--ablate", "encoder.1.self:0", "--out", str(page)]
+        )
+        calls.append(["figure", folder, TEXTS[0], *options, "--out", str(tmp_path / f"{index}.svg")])
+    code = (
+        "import json, sys; sys.modules['torch'] = None\n"
+        "from regard.cli import run\n"
+        "for call in json.loads(sys.argv[1]):\n"
+        "    code = run(call); assert not code, (call, code)\n"
+    )
+    run_python(code, json.dumps(calls))
+    assert len([*tmp_path.glob("*.html")]) == len([*tmp_path.glob("*.svg")]) == 2

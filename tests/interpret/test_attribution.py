@@ -15,11 +15,11 @@ from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.errors import UsageError
 from regard.interpret.attribution import (
     Explanation,
-    _replace_embeddings,
     add_attribution,
     explain,
     rank_correlation,
 )
+from regard.interpret.gradients import _replace_embeddings
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens

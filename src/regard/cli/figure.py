@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import __version__
-from regard.cli.model_options import MODEL_ARGUMENT, TORCH_OPTIONS
+from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT
 from regard.cli.options import Option, verb
 from regard.cli.output import note, print_result
 from regard.cli.see import read_passage, read_record, read_story_file
@@ -119,7 +119,7 @@ LAYOUT_SECTION = "Layout"
             section=LAYOUT_SECTION,
             help="Resolution of a .png in dots per inch. [default: 300]",
         ),
-        *TORCH_OPTIONS,
+        *ENGINE_OPTIONS,
     ],
 )
 def figure(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import FILES, MODEL_ARGUMENT, READ_OPTIONS, TORCH_OPTIONS
+from regard.cli.model_options import ENGINE_OPTIONS, FILES, MODEL_ARGUMENT, READ_OPTIONS
 from regard.cli.options import FiniteRange, Option, changed_settings, verb
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
@@ -64,7 +64,7 @@ ENDINGS = (".html", ".json", ".tsv")
         Option(["--all", "all_heads"], is_flag=True, help="Show all heads, not only the first 20."),
         Option(["--out"], metavar="FILE", help="Write the table here: .html (a page), .tsv or .json."),
         *READ_OPTIONS,
-        *TORCH_OPTIONS,
+        *ENGINE_OPTIONS,
     ],
 )
 def heads(
@@ -90,7 +90,7 @@ def heads(
 
     find_column(sort)  # raises for an unknown column before anything is computed
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))
-    pipeline = load(folder, backend="torch", **load_options)
+    pipeline = load(folder, **load_options)
     report = study_heads(
         build_probe(pipeline, files, read_config),
         metric=metric,

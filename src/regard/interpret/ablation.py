@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from regard.attention.intervention import ablate
 from regard.attention.sites import site_kind
@@ -63,17 +62,16 @@ def _build_measure(pipeline: Any, inputs: tuple[str, ...]) -> tuple[str, Mapping
         def cosine_distance() -> float:
             return max(0.0, 1 - float(normalize(pipeline.embed(inputs).vectors)[0] @ intact_vector))
 
-        return COSINE_DISTANCE, pipeline.model.torch_model().attention_sites(), cosine_distance
+        return COSINE_DISTANCE, pipeline.model.attention_sites(), cosine_distance
     predictions = explainable_predictions(pipeline, inputs)
 
-    @torch.no_grad()
     def logprob() -> float:
         logprobs = [_single_logprob(prediction) for prediction in predictions]
         return float(np.sum(logprobs))
 
     intact_logprob = logprob()
-    return LOGPROB_LOSS, predictions[0].model.attention_sites(), lambda: intact_logprob - logprob()
+    return LOGPROB_LOSS, predictions[0].backend.attention_sites(), lambda: intact_logprob - logprob()
 
 
 def _single_logprob(prediction: Explainable) -> float:
-    return float(prediction.logprobs(Tokens.from_rows([prediction.input_ids]))[0])
+    return float(prediction.scores(Tokens.from_rows([prediction.input_ids]))[0])

@@ -7,6 +7,10 @@ Attention weights say what a head attends to, not why a model predicts as it doe
                           (Sundararajan et al. 2017); the values of all tokens add up to the whole change
     occlusion             loss of log-probability when the baseline replaces the token: slow, a check of the others
 
+Gradients need torch: a torch model with the weights of the answering backend computes them, and each attribution states
+its backend and by how much its log-probability differs from the answer's. Occlusion and the deletion test run on the
+backend that answers.
+
 The baseline is the model's mask token where it has one, else the unknown token. Special tokens are never replaced.
 `agreement` is the rank correlation of absolute attributions with the attention that the tokens receive. The deletion
 test replaces tokens in the order of their attribution: the larger the loss, the better the order.
@@ -15,16 +19,12 @@ test replaces tokens in the order of their attribution: the larger the loss, the
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from regard.errors import UsageError, nearest
 from regard.interpret.explainable import Explainable, explainable_predictions
@@ -33,6 +33,7 @@ from regard.view.record.parts import METHODS, Attribution, Omission
 from regard.view.record.record import Record
 
 Floats = NDArray[np.float64]
+OCCLUSION = METHODS[-1]  # the only method without gradients
 STEPS = 32  # of the path from baseline to input embeddings
 BATCH_TOKENS = 4096  # computed together
 DELETED_FRACTIONS = (0.1, 0.2, 0.3, 0.5)  # of the tokens that the deletion test replaces
@@ -83,32 +84,13 @@ def add_attribution(record: Record, pipeline: Any, *inputs: str, methods: Sequen
 # ---- methods
 
 
-@contextmanager
-def _replace_embeddings(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
-    """Let the next call of an embedding, by this thread, return these vectors."""
-    pending = [vectors]
-    thread = threading.get_ident()
-
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        is_awaited = pending and threading.get_ident() == thread
-        return pending.pop().to(output.dtype) if is_awaited else None
-
-    handle = embedding.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _compute_logprobs(prediction: Explainable, sequences: NDArray[np.int32]) -> Floats:
+def _compute_scores(prediction: Explainable, sequences: NDArray[np.int32]) -> Floats:
     """Log-probability of a prediction for each sequence, [sequences, tokens] → [sequences]."""
     batch_size = max(1, BATCH_TOKENS // max(1, sequences.shape[1]))
-    logprobs = []
-    with torch.no_grad():
-        for start in range(0, len(sequences), batch_size):
-            batch = Tokens.from_rows(list(sequences[start : start + batch_size]))
-            logprobs.append(prediction.logprobs(batch).double().cpu().numpy())
-    return np.concatenate(logprobs)
+    scores = []
+    for start in range(0, len(sequences), batch_size):
+        scores.append(prediction.scores(Tokens.from_rows(list(sequences[start : start + batch_size]))))
+    return np.concatenate(scores)
 
 
 def _replace_tokens(prediction: Explainable, positions: NDArray[np.int64]) -> Ids:
@@ -122,42 +104,18 @@ def _baseline_ids(prediction: Explainable) -> Ids:
     return _replace_tokens(prediction, np.arange(len(prediction.input_ids)))
 
 
-def _path_gradients(prediction: Explainable, fractions: Sequence[float], *, times_input: bool = False) -> Floats:
-    """Gradient at these fractions of the path from baseline to input, averaged, times the path; summed per token.
-
-    With `times_input`, it is multiplied by the input embedding instead.
-    """
-    weight = prediction.embedding.weight
-    device = weight.device
-
-    def embed(ids: Ids) -> Tensor:
-        return weight.detach()[torch.from_numpy(ids.astype(np.int64)).to(device)].float()
-
-    inputs = embed(prediction.input_ids)  # [tokens, embedding]
-    baseline = embed(_baseline_ids(prediction))
-    path = inputs if times_input else inputs - baseline
-    num_tokens = len(prediction.input_ids)
-    totals = torch.zeros(num_tokens, device=device)
-    batch_size = max(1, BATCH_TOKENS // num_tokens)
-    for start in range(0, len(fractions), batch_size):
-        batch = torch.tensor(fractions[start : start + batch_size], device=device)[:, None, None]
-        vectors = (baseline + batch * (inputs - baseline)).flatten(0, 1).requires_grad_()  # [batch · tokens, embedding]
-        tokens = Tokens.from_rows([prediction.input_ids] * len(batch))
-        with torch.enable_grad(), _replace_embeddings(prediction.embedding, vectors):
-            logprobs = prediction.logprobs(tokens)
-            (gradient,) = torch.autograd.grad(logprobs.sum(), vectors)
-        totals += (gradient.view(len(batch), *path.shape) * path).sum(-1).sum(0)
-    return (totals / len(fractions)).double().cpu().numpy()
-
-
 def _gradient_times_input(prediction: Explainable, steps: int) -> tuple[Floats, float]:
-    return _path_gradients(prediction, [1.0], times_input=True), 0.0
+    from regard.interpret.gradients import path_gradients
+
+    return path_gradients(prediction, [1.0], _baseline_ids(prediction), times_input=True), 0.0
 
 
 def _integrated_gradients(prediction: Explainable, steps: int) -> tuple[Floats, float]:
-    values = _path_gradients(prediction, [(step + 0.5) / steps for step in range(steps)])
-    ends = np.stack([prediction.input_ids, _baseline_ids(prediction)])
-    input_logprob, baseline_logprob = _compute_logprobs(prediction, ends)
+    from regard.interpret.gradients import path_gradients, torch_scores
+
+    baseline_ids = _baseline_ids(prediction)
+    values = path_gradients(prediction, [(step + 0.5) / steps for step in range(steps)], baseline_ids)
+    input_logprob, baseline_logprob = torch_scores(prediction, [prediction.input_ids, baseline_ids])
     change = float(input_logprob - baseline_logprob)
     return values, abs(float(values.sum()) - change) / max(abs(change), 1e-9)
 
@@ -165,7 +123,7 @@ def _integrated_gradients(prediction: Explainable, steps: int) -> tuple[Floats, 
 def _occlusion(prediction: Explainable, steps: int) -> tuple[Floats, float]:
     positions = np.flatnonzero(~prediction.is_special)
     occluded = [_replace_tokens(prediction, np.array([position])) for position in positions]
-    logprobs = _compute_logprobs(prediction, np.stack([prediction.input_ids, *occluded]))
+    logprobs = _compute_scores(prediction, np.stack([prediction.input_ids, *occluded]))
     values = np.zeros(len(prediction.input_ids))
     values[positions] = logprobs[0] - logprobs[1:]
     return values, 0.0
@@ -177,8 +135,20 @@ METHODS_BY_NAME: dict[str, Callable[[Explainable, int], tuple[Floats, float]]] =
 )
 
 
+def _difference_of_torch(prediction: Explainable) -> float:
+    """By how much the log-probability of the torch model differs from that of the backend that answers."""
+    from regard.interpret.gradients import torch_scores
+
+    if prediction.backend is prediction.model:
+        return 0.0
+    (torch_score,) = torch_scores(prediction, [prediction.input_ids])
+    return float(torch_score - prediction.scores(Tokens.from_rows([prediction.input_ids]))[0])
+
+
 def _explain_prediction(prediction: Explainable, methods: Sequence[str], steps: int) -> Explanation:
     attention = prediction.attention()
+    has_gradients = any(method != OCCLUSION for method in methods)
+    difference = _difference_of_torch(prediction) if has_gradients else 0.0
     is_content = ~prediction.is_special
     orders: dict[str, Floats] = {}
     gaps = []
@@ -194,6 +164,8 @@ def _explain_prediction(prediction: Explainable, methods: Sequence[str], steps: 
                 "source",
                 tuple(float(value) for value in values),
                 rank_correlation(np.abs(values)[is_content], attention[is_content]),
+                backend=(prediction.backend if method == OCCLUSION else prediction.model).backend_name,
+                difference=0.0 if method == OCCLUSION else difference,
             )
         )
     orders["attention"] = attention
@@ -218,6 +190,8 @@ def _join_explanations(explanations: Sequence[Explanation]) -> Explanation:
                 sentences[0].text_name,
                 tuple(values),
                 float(np.mean(agreements)) if agreements else None,
+                backend=sentences[0].backend,
+                difference=sum(sentence.difference for sentence in sentences),
             )
         )
     deletion = {}
@@ -243,7 +217,7 @@ def _test_deletion(prediction: Explainable, orders: Mapping[str, Floats]) -> dic
     sequences = [prediction.input_ids]
     for ranking, count in itertools.product(rankings, counts):
         sequences.append(_replace_tokens(prediction, ranking[:count]))
-    logprobs = _compute_logprobs(prediction, np.stack(sequences))
+    logprobs = _compute_scores(prediction, np.stack(sequences))
     losses = (logprobs[0] - logprobs[1:]).reshape(len(rankings), len(counts)).mean(axis=1)
     deletion = {name: float(loss) for name, loss in zip(orders, losses, strict=False)}
     deletion["random"] = float(losses[len(orders) :].mean())

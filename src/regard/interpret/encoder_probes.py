@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from regard.attention.intervention import disable_ablation
 from regard.attention.trace import trace
+from regard.backends import EncoderBackend
 from regard.config.data import ReadConfig
 from regard.data.batching import length_sorted_batches
 from regard.data.conll import TaggedSentences, read_tagged
@@ -28,7 +29,6 @@ from regard.interpret.probes import (
     SiteAttention,
     find_special,
 )
-from regard.models.bert import Bert
 from regard.models.layers.pooling import POOLING_SITE
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
@@ -44,7 +44,7 @@ from regard.text.tokenizer import Tokenizer
 class EncoderAttention:
     """Attention of an encoder over encoded texts."""
 
-    def __init__(self, model: Bert, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: EncoderBackend, tokenizer: Tokenizer) -> None:
         self.model = model
         self.special_ids = tokenizer.special_ids
 
@@ -70,7 +70,7 @@ class LabelProbe:
         self.pipeline = pipeline
         self.examples = examples
         self.classifier = pipeline.classifier
-        self.model = pipeline.classifier.model.torch_model()
+        self.model = pipeline.classifier.model
         examples.label_matrix(pipeline.labels)  # reject unknown labels before anything is computed
 
     @classmethod
@@ -90,7 +90,7 @@ class LabelProbe:
         if isinstance(self.classifier, EncoderClassifier):
             special_tokens = self.classifier.special_tokens
             encoded = encode_texts(special_tokens, examples.texts, examples.pairs, self.classifier.max_length)
-            yield from EncoderAttention(self.classifier.model.torch_model(), special_tokens.tokenizer)(encoded)
+            yield from EncoderAttention(self.classifier.model, special_tokens.tokenizer)(encoded)
             return
         preprocessor = self.classifier.preprocessor
         for _, texts in preprocessor.encode(examples.texts).batches():
@@ -138,7 +138,7 @@ class TagProbe:
         self.pipeline = pipeline
         self.examples = examples
         self.tagger = pipeline.tagger
-        self.model = pipeline.tagger.model.torch_model()
+        self.model = pipeline.tagger.model
         examples.tag_ids(pipeline.tags)  # reject unknown tags before anything is computed
 
     @classmethod
@@ -180,7 +180,7 @@ class QuestionAnsweringProbe:
     def __init__(self, pipeline: QuestionAnsweringPipeline, examples: SquadExamples) -> None:
         self.pipeline = pipeline
         self.examples = examples
-        self.model = pipeline.model.torch_model()
+        self.model = pipeline.model
 
     @classmethod
     def read(
@@ -215,7 +215,7 @@ class EmbeddingProbe:
     def __init__(self, pipeline: EmbeddingPipeline, documents: Documents) -> None:
         self.pipeline = pipeline
         self.documents = documents
-        self.model = pipeline.model.torch_model()
+        self.model = pipeline.model
         self._intact_indices: list[int] | None = None
         self._intact_vectors = np.zeros((0, 0), dtype=np.float32)
 

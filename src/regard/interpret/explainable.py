@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from regard.attention.packed_batch import PackedBatch
 from regard.attention.trace import Trace, trace
+from regard.backends import EncoderBackend
 from regard.errors import UsageError, nearest
-from regard.models.base import EncoderDecoder
-from regard.models.bert import Bert
-from regard.models.layers.losses import target_logprobs
-from regard.models.layers.pooling import POOLING_SITE
-from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source, split_pair
 from regard.pipeline.translation import TranslationPipeline
 from regard.pipeline.translation_result import Translation
-from regard.tasks.question_answering import (
-    EncodedPassages,
-    SpanBatch,
-    answerable_positions,
-    encode_questions,
-    span_logits,
-)
+from regard.tasks.question_answering import MASKED_LOGIT, EncodedPassages, answerable_positions, encode_questions
 from regard.tasks.windows import encode_texts
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from regard.attention.packed_batch import PackedBatch
+    from regard.models.base import EncoderDecoder
+    from regard.models.bert import Bert
 
 Floats = NDArray[np.float64]
 
@@ -41,15 +35,28 @@ Floats = NDArray[np.float64]
 class Explainable(Protocol):
     """A prediction as a function of its input tokens."""
 
-    model: Any
+    backend: Any  # what computes the answer
     input_ids: Ids
     is_special: NDArray[np.bool_]  # tokens that are never replaced
     baseline_id: int  # token that replaces others
     target: str  # what is explained: a label, a span, a translation
-    embedding: nn.Embedding  # of the input tokens; the first embedding that a forward pass calls
+
+    @property
+    def model(self) -> Any:
+        """The model in torch, for gradients."""
+        ...
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """Embedding of the input tokens in torch; the first embedding that a forward pass calls."""
+        ...
 
     def logprobs(self, tokens: Tokens) -> Tensor:
-        """Log-probability of the prediction for each sequence of input tokens, [sequences]."""
+        """Log-probability of the prediction for each sequence of input tokens in torch, [sequences]."""
+        ...
+
+    def scores(self, tokens: Tokens) -> Floats:
+        """The same, computed by the backend that answers, [sequences]."""
         ...
 
     def attention(self) -> Floats:
@@ -112,9 +119,9 @@ def _find_special(input_ids: Ids, tokenizer: Tokenizer) -> NDArray[np.bool_]:
     return np.isin(input_ids, sorted(tokenizer.special_ids - {tokenizer.unk_id}))
 
 
-def _attention_rollout(model: Bert, tokens: Tokens, positions: Sequence[int]) -> Floats:
+def _attention_rollout(model: EncoderBackend, tokens: Tokens, positions: Sequence[int]) -> Floats:
     """Attention rollout (Abnar and Zuidema 2020): how much of each token reaches these positions, [tokens]."""
-    with trace() as captured, torch.no_grad():
+    with trace() as captured:
         model.encode(tokens)
     rollout = _roll_out(captured, int(tokens.lengths[0]))
     return np.asarray(rollout[list(positions)].mean(axis=0))
@@ -129,19 +136,56 @@ def _roll_out(captured: Trace, num_tokens: int) -> Floats:
     return rollout
 
 
+def _log_softmax(logits: Floats, axis: int) -> Floats:
+    shifted = logits - logits.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+class _TorchScores:
+    """Scores of a prediction whose model is in torch."""
+
+    @property
+    def model(self) -> Any:
+        """The model in torch, which also computes the answer."""
+        return self.backend
+
+    backend: Any
+
+    def logprobs(self, tokens: Tokens) -> Tensor:
+        """Log-probability of the prediction for each sequence of input tokens, [sequences]."""
+        raise NotImplementedError
+
+    def scores(self, tokens: Tokens) -> Floats:
+        """The same without gradient."""
+        import torch
+
+        with torch.no_grad():
+            scores: Floats = self.logprobs(tokens).double().cpu().numpy()
+        return scores
+
+
 class _ExplainableRow:
     """A row as an encoder reads it."""
 
     def __init__(
-        self, model: Bert, special_tokens: SpecialTokens, input_ids: Ids, token_types: Ids, target: str
+        self, backend: EncoderBackend, special_tokens: SpecialTokens, input_ids: Ids, token_types: Ids, target: str
     ) -> None:
-        self.model = model
+        self.backend = backend
         self.input_ids = input_ids
         self.token_types = token_types
         self.target = target
         self.is_special = _find_special(input_ids, special_tokens.tokenizer)
         self.baseline_id = _baseline_token(special_tokens.tokenizer, special_tokens.mask_id)
-        self.embedding = model.token_embedding
+
+    @property
+    def model(self) -> Bert:
+        """The encoder in torch."""
+        return self.backend.torch_model()
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """Embedding of the input tokens in torch."""
+        return self.model.token_embedding
 
     def add_token_types(self, tokens: Tokens) -> Tokens:
         """Sequences like this row, with its token types."""
@@ -155,7 +199,7 @@ class _ExplainableRow:
 
     def rollout(self, positions: Sequence[int]) -> Floats:
         """Attention rollout to these positions of the row."""
-        return _attention_rollout(self.model, self.add_token_types(Tokens.from_rows([self.input_ids])), positions)
+        return _attention_rollout(self.backend, self.add_token_types(Tokens.from_rows([self.input_ids])), positions)
 
 
 class _ExplainableLabel(_ExplainableRow):
@@ -166,25 +210,33 @@ class _ExplainableLabel(_ExplainableRow):
     ) -> None:
         pairs = [inputs[1]] if len(inputs) > 1 else None
         encoded = encode_texts(classifier.special_tokens, [inputs[0]], pairs, classifier.max_length)
-        model = classifier.model.torch_model()
-        super().__init__(model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
+        super().__init__(classifier.model, classifier.special_tokens, encoded.rows[0], encoded.token_types[0], label)
         self.label_index = label_index
         self.is_multi_label = is_multi_label
         self.temperature = classifier.temperature
 
     def logprobs(self, tokens: Tokens) -> Tensor:
-        """Log-probability of the label."""
+        """Log-probability of the label in torch."""
+        from torch.nn import functional
+
         hidden, packed = self.encode(tokens)
         logits = self.model.head_logits(hidden, packed).float() / self.temperature
-        logprobs = nn.functional.logsigmoid(logits) if self.is_multi_label else torch.log_softmax(logits, dim=1)
+        logprobs = functional.logsigmoid(logits) if self.is_multi_label else logits.log_softmax(dim=1)
         return logprobs[:, self.label_index]
+
+    def scores(self, tokens: Tokens) -> Floats:
+        """Log-probability of the label."""
+        logits = self.backend.logits(self.add_token_types(tokens)).astype(np.float64) / self.temperature
+        if self.is_multi_label:
+            return np.asarray(-np.logaddexp(0, -logits[:, self.label_index]))
+        return _log_softmax(logits, axis=1)[:, self.label_index]
 
     def attention(self) -> Floats:
         """Attention rollout to the first token, from which the label is predicted."""
         return self.rollout([0])
 
 
-class _ExplainableRnnLabel:
+class _ExplainableRnnLabel(_TorchScores):
     """Label of a classifier with its own vocabulary."""
 
     def __init__(self, classifier: TextModelClassifier, text: str, label: str, label_index: int) -> None:
@@ -192,7 +244,7 @@ class _ExplainableRnnLabel:
         if batch.features is not None:
             raise UsageError("attribution is for models with their own embeddings: this one reads frozen features, too")
         tokenizer = classifier.preprocessor.tokenizer
-        self.model = classifier.model
+        self.backend = classifier.model
         self.target = label
         self.label_index = label_index
         self.input_ids = batch.tokens.row(0)
@@ -202,11 +254,18 @@ class _ExplainableRnnLabel:
 
     def logprobs(self, tokens: Tokens) -> Tensor:
         """Log-probability of the label."""
-        logits = self.model.label_logits(TextBatch(tokens)).float()
-        return torch.log_softmax(logits, dim=1)[:, self.label_index]
+        from regard.models.text_classifier import TextBatch
+
+        logits: Tensor = self.model.label_logits(TextBatch(tokens)).float()
+        return logits.log_softmax(dim=1)[:, self.label_index]
 
     def attention(self) -> Floats:
         """Weights of the pooling, or the attention rollout to all tokens; uniform where there is no attention."""
+        import torch
+
+        from regard.models.layers.pooling import POOLING_SITE
+        from regard.models.text_classifier import TextBatch
+
         tokens = Tokens.from_rows([self.input_ids])
         with trace() as captured, torch.no_grad():
             self.model.label_logits(TextBatch(tokens))
@@ -227,7 +286,7 @@ class _ExplainableSpan(_ExplainableRow):
         target: str,
     ) -> None:
         super().__init__(
-            pipeline.model.torch_model(),
+            pipeline.model,
             pipeline.special_tokens,
             encoded.rows[window_index],
             encoded.token_types[window_index],
@@ -254,34 +313,47 @@ class _ExplainableSpan(_ExplainableRow):
         raise UsageError(f"no window of the passage holds the answer {answer.text!r}")
 
     def logprobs(self, tokens: Tokens) -> Tensor:
-        """Log-probability of the start plus that of the end."""
+        """Log-probability of the start plus that of the end, in torch."""
+        from regard.tasks.span_objective import SpanBatch, span_logits
+
         hidden, packed = self.encode(tokens)
         targets = np.tile(np.array([self.span]), (len(tokens), 1))
         batch = SpanBatch(self.add_token_types(tokens), targets, np.tile(self.is_answerable, len(tokens)))
         logits = span_logits(self.model, batch, hidden, packed, None)
-        logprobs = torch.log_softmax(logits, dim=1)  # [sequences, tokens, 2]
+        logprobs = logits.log_softmax(dim=1)  # [sequences, tokens, 2]
         start, end = self.span
         return logprobs[:, start, 0] + logprobs[:, end, 1]
+
+    def scores(self, tokens: Tokens) -> Floats:
+        """Log-probability of the start plus that of the end."""
+        logits = self.backend.logits(self.add_token_types(tokens)).astype(np.float64)
+        logits = logits.reshape(len(tokens), -1, 2)  # rows like this one are equally long
+        masked_logits = np.where(self.is_answerable[:, None], logits, MASKED_LOGIT)
+        logprobs = _log_softmax(masked_logits, axis=1)
+        start, end = self.span
+        return np.asarray(logprobs[:, start, 0] + logprobs[:, end, 1])
 
     def attention(self) -> Floats:
         """Attention rollout to the first and the last token of the answer."""
         return self.rollout(self.span)
 
 
-class _ExplainableTranslation:
+class _ExplainableTranslation(_TorchScores):
     """Translation of a sentence, as a function of its source tokens."""
 
     def __init__(self, pipeline: TranslationPipeline, sentence: TranslatedSentence) -> None:
-        self.model: EncoderDecoder = pipeline.torch_models()[0]
+        self.backend: EncoderDecoder = pipeline.torch_models()[0]
         self.input_ids = np.asarray(encode_source(pipeline.source, sentence), dtype=np.int32)
         self.target_ids = sentence.ids
         self.target = sentence.text
         self.is_special = _find_special(self.input_ids, pipeline.source)
         self.baseline_id = _baseline_token(pipeline.source)
-        self.embedding = self.model.embedding("source")
+        self.embedding = self.backend.embedding("source")
 
     def logprobs(self, tokens: Tokens) -> Tensor:
         """Log-probability of the translation, eos included."""
+        from regard.models.layers.losses import target_logprobs
+
         decoder_inputs, labels = self.model.shift_targets(Tokens.from_rows([self.target_ids] * len(tokens)))
         hidden = self.model(tokens, decoder_inputs)
         label_ids, _ = self.model.to_tensors(labels)

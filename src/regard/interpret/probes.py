@@ -23,7 +23,6 @@ from regard.data.documents import Documents, read_documents
 from regard.data.pairs import ParallelTexts, read_pairs
 from regard.errors import UsageError
 from regard.interpret.head_statistics import AttentionBatch, pad_ids
-from regard.models.base import Model
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
@@ -55,6 +54,14 @@ class ProbeScore:
         return cls(float(per_example.sum()), per_example)
 
 
+class StudiedModel(Protocol):
+    """A backend with heads."""
+
+    def attention_sites(self) -> dict[str, int]:
+        """Attention sites of the model, first layer first, with their number of heads."""
+        ...
+
+
 class Probe(Protocol):
     """A model and data to measure it on."""
 
@@ -62,8 +69,8 @@ class Probe(Protocol):
     metrics: ClassVar[Mapping[str, bool]]  # name → whether higher is better; the first is the default
 
     @property
-    def model(self) -> Model:
-        """The model whose heads are studied."""
+    def model(self) -> StudiedModel:
+        """The model whose heads are studied: the backend that answers."""
         ...
 
     def __len__(self) -> int: ...

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.attention.intervention import ablate, active_intervention
 from regard.config.inference import EmbeddingConfig, GenerationConfig, RecordConfig
 from regard.errors import UsageError
-from regard.interpret.ablation import add_head_importance
-from regard.interpret.attribution import add_attribution
 from regard.pipeline.classification import ClassificationPipeline
 from regard.pipeline.embedding import EmbeddingPipeline
-from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.result import PipelineResult
-from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS, resolve
 from regard.view.record.record import Record
+
+if TYPE_CHECKING:
+    from regard.pipeline.generation import GenerationPipeline
+    from regard.pipeline.story_qa import StoryQAPipeline
 
 MAX_NEW_TOKENS = 24  # of a causal language model, by default
 
@@ -135,6 +135,9 @@ def add_explanations(
         raise UsageError(
             "an embedding has no probability to explain: attribution is for labels, answers and translations"
         )
+    from regard.interpret.ablation import add_head_importance
+    from regard.interpret.attribution import add_attribution
+
     if attribution:
         record = add_attribution(record, pipeline, *inputs)
     return add_head_importance(record, pipeline, *inputs) if importance else record

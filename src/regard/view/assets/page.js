@@ -143,6 +143,7 @@ function drawHeader() {
   const { provenance = {}, texts } = current.record;
   const facts = [
     provenance.model,
+    provenance.backend,
     provenance.epoch !== undefined && `epoch ${provenance.epoch}`,
     provenance.ablated?.length && `without ${provenance.ablated}`,
     provenance.when && String(provenance.when).slice(0, 10),

@@ -127,13 +127,18 @@ function attributionChart({ attribution: methods = [] }, redraw) {
     redraw();
   };
   const control = methods.length > MAX_SEGMENTS ? select : segmentedControl;
-  const { agreement } = methods[selected.method];
+  const { agreement, backend, difference } = methods[selected.method];
   return titledBlock(
     term("attribution"),
     toolbar(control("attribution", options, selected.method, selectMethod)),
     signedBar("supports", "opposes"),
     typeof agreement === "number"
       ? smallText(term("agreement", "Agreement"), ` with attention (rank correlation): ${formatWeight(agreement)}.`)
+      : "",
+    backend
+      ? smallText(
+          `Computed by ${escapeInvisible(backend)}, whose log-probability differs from the answer's by ${Number(difference || 0).toPrecision(2)}.`,
+        )
       : "",
   );
 }

@@ -178,6 +178,8 @@ def _draw_attribution(drawing: Drawing, record: Record, attribution: Attribution
     caption = f"{attribution.method} for “{attribution.target}”: orange supports it, blue opposes it."
     if attribution.agreement is not None:
         caption += f" Agreement with attention {attribution.agreement:.2f}.".replace("-", "−")
+    if attribution.backend:
+        caption += f" Computed by {attribution.backend}; difference from the answer {attribution.difference:.1e}."
     return draw_signed_scale(drawing, bottom + 5, max_value, caption)
 
 

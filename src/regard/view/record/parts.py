@@ -124,6 +124,8 @@ class Attribution:
     text_name: str  # name of the text
     values: tuple[float, ...]
     agreement: float | None = None  # rank correlation with attention
+    backend: str = ""  # that computed the values
+    difference: float = 0.0  # of its log-probability from the answer's
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON form."""
@@ -133,6 +135,8 @@ class Attribution:
             "side": self.text_name,
             "values": [_round(value) for value in self.values],
             "agreement": None if self.agreement is None else _round(self.agreement),
+            "backend": self.backend,
+            "difference": _round(self.difference),
         }
 
     @classmethod
@@ -144,6 +148,8 @@ class Attribution:
             text_name=values.get("side", "source"),
             values=tuple(values["values"]),
             agreement=values.get("agreement"),
+            backend=str(values.get("backend", "")),
+            difference=float(values.get("difference", 0.0)),
         )
 
 

@@ -16,7 +16,7 @@
   "steps": [ { "token", "probability", "entropy", "top": [[str, probability]], "beams": [[parent, token, score]] } ],
   "prediction": { "labels", "probabilities" }
                 | { "start", "end", "answers": [[first, last, text, score]], "none" } | null,
-  "attribution": [ { "method", "target", "side", "values", "agreement" } ],
+  "attribution": [ { "method", "target", "side", "values", "agreement", "backend", "difference" } ],
   "positions": { "kind", "shape", "data" } | null,                              # f16
   "omissions": [ { "reason", "dropped" } ],
   "view": { "attention", "layer", "head", "measured": bool, … } }
