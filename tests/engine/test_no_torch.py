@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.checkpoint.export.convert import convert
-from tests.model_folders import TASKS, save_model_folders
+from tests.model_folders import TASKS, TEXTS, save_model_folders
 from tests.scale import HANG_GUARD
 
 COUNT_MODULES = """

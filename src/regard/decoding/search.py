@@ -70,9 +70,11 @@ def hypothesis_score(logprob: float, length: int, config: DecodingConfig, covera
 
     >>> hypothesis_score(-6.0, 4, DecodingConfig(length_penalty=0.5))
     -3.0
+    >>> hypothesis_score(0.0, 0, DecodingConfig())  # an empty text that was cut before its end
+    0.0
     """
     penalty = 0.0 if coverage is None else float(np.log(np.clip(coverage, MIN_COVERAGE, 1.0)).sum())
-    return float(logprob / length**config.length_penalty) + config.coverage_penalty * penalty
+    return float(logprob / max(length, 1) ** config.length_penalty) + config.coverage_penalty * penalty
 
 
 def search(

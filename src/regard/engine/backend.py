@@ -1,7 +1,7 @@
-"""Choice of the backend, engine or torch, and models in the engine that have a torch model for traces and ablation.
+"""Choice of the backend, engine or torch, and models in the engine that have a torch model for what it lacks.
 
-The choice is made once, when a model is loaded. What the engine cannot do, it leaves to a torch model with the
-same weights, which is built when it is first needed: `needs_torch` is the only place that decides so.
+The choice is made once, when a model is loaded. Gradients, and what a call requests that the engine cannot do, are left
+to a torch model with the same weights, which is built when it is first needed. No trace or ablation needs it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from regard.attention.intervention import active_intervention
-from regard.attention.trace import is_tracing
 from regard.backends import DecoderBackend, EncoderBackend, Floats, PositionCodes
 from regard.checkpoint.source import CausalSource, EncoderSource, ModelSource, PackedWeights, TranslatorSource
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
@@ -67,11 +66,6 @@ class Lazy(Generic[T]):
                 if not self._values:
                     self._values.append(self._build())
         return self._values[0]
-
-
-def needs_torch() -> bool:
-    """Whether attention is traced or ablated now, which the engine cannot do."""
-    return is_tracing() or active_intervention() is not None
 
 
 class HybridEncoder:
