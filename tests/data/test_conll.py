@@ -34,7 +34,8 @@ def test_columns_are_detected(tmp_path: Path, name: str, content: str, settings:
 @pytest.mark.parametrize(
     ("content", "location", "what"),
     [
-        ("in\tO\nNew\tI-place\n", "x.conll:2", "I-place follows O"),
+        ("in\tO\nNew\tI-place\n\nRome\tB-place\n", "x.conll:2", "I-place follows O"),
+        ("New\tS-place\nYork\tE-place\n\nA\tO\nB\tE-place\n", "x.conll:5", "E-place follows O"),
         ("New\tB-place\nYork\tI-person\n", "x.conll:2", "I-person follows B-place"),
         ("in\tO\nNew\tB-place\nYork\tplace\n", "x.conll:3", "is not a BIO tag"),
         ("in\tO\nNew\n", "x.conll:2", "1 column where 2 are expected"),
@@ -48,6 +49,38 @@ def test_faults_are_reported_with_their_location(tmp_path: Path, content: str, l
     with pytest.raises(DataError, match=what) as error:
         read_tagged([tmp_path / "x.conll"])
     assert error.value.location == str(tmp_path / location)
+
+
+BIO = "in O|New B-place|York I-place|Rome B-place|Ada B-person||at O|Bonn B-place"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tags"),
+    [
+        ("IOB1", "in O|New I-place|York I-place|Rome B-place|Ada I-person||at O|Bonn I-place"),
+        ("IOBES", "in O|New B-place|York E-place|Rome S-place|Ada S-person||at O|Bonn S-place"),
+        ("BILOU", "in O|New B-place|York L-place|Rome U-place|Ada U-person||at O|Bonn U-place"),
+    ],
+)
+def test_other_schemes_are_converted_and_reported(tmp_path: Path, scheme: str, tags: str) -> None:
+    path = tmp_path / "x.conll"
+    path.write_text(BIO.replace("|", "\n"))
+    expected = read_tagged([path])
+    assert expected.notes == ()
+    other = tmp_path / "y.conll"
+    other.write_text(tags.replace("|", "\n"))
+    tagged = read_tagged([other])
+    assert [sentence.tags for sentence in tagged.sentences] == [sentence.tags for sentence in expected.sentences]
+    assert (tagged.digest, tagged.tags) == (expected.digest, expected.tags)
+    assert tagged.notes == (f"{other}: the tags are {scheme}; they are converted to BIO (B-x, then I-x)",)
+    assert len(read_tagged([path, other])) == 4  # each file has its own scheme
+
+
+def test_tags_that_only_resemble_a_scheme_are_left_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "x.conll"
+    path.write_text("a\tS-bar\nb\tX-bar\nc\tO\n")
+    tagged = read_tagged([path])
+    assert (tagged.sentences[0].tags, tagged.notes) == (("S-bar", "X-bar", "O"), ())
 
 
 def test_faulty_sentences_are_rejected_in_lenient_mode(tmp_path: Path) -> None:

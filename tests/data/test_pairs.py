@@ -58,6 +58,12 @@ def test_parallel_lines_keep_everything_but_line_endings(tmp_path: Path) -> None
     assert (len(pairs), pairs.num_read, pairs.num_rejected, pairs.locations.tolist()) == (3, 3, 0, [1, 2, 3])
 
 
+def test_a_long_cell_of_doubled_quotes_is_read(tmp_path: Path) -> None:
+    quotes = 300_000
+    path = write(tmp_path, "p.csv", 'source,target\n"{}",b\n'.format('""' * quotes))
+    assert read_pairs([path]).source == ['"' * quotes]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "settings"),
     [

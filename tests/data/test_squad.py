@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regard.config.data import ReadConfig
+from regard.data.lines import read_bounded
 from regard.data.squad import SquadExample, SquadExamples, hold_out_questions, read_squad
 from regard.errors import DataError, UsageError
 
@@ -42,6 +45,13 @@ QUESTION_PATH = "data[0].paragraphs[0].qas[0]"
     ("content", "path", "what"),
     [
         ("{", ":1:2", "not JSON"),
+        (
+            document({**question(), "question": "who\ud800?"}),
+            f":{QUESTION_PATH}.question",
+            "ud800'. at character 4",
+        ),
+        (document(question(), passage=PASSAGE + "\udc00"), ":data[0].paragraphs[0].context", "a lone surrogate"),
+        (document({**question(), "id": "\ud800"}), f":{QUESTION_PATH}.id", "a lone surrogate"),
         ([], ":the document", "an object is expected"),
         ({}, ":the document", "no field 'data'"),
         ({"data": {}}, ":data", "a list is expected"),
@@ -60,6 +70,19 @@ def test_faults_are_reported_with_their_path(tmp_path: Path, content: Any, path:
     with pytest.raises(DataError, match=what) as error:
         read(tmp_path, content)
     assert error.value.location == str(tmp_path / "x.json") + path
+
+
+def test_a_small_file_reserves_little_memory(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        assert len(read(tmp_path, document(question()))) == 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 24
+    with pytest.raises(DataError, match=r"longer than 99 bytes — split it"):
+        read_bounded(io.BytesIO(bytes(100)), "x.json", 99)
+    assert read_bounded(io.BytesIO(bytes(3 << 20)), "x.json", 3 << 20) == bytes(3 << 20)
 
 
 def test_answers_with_a_wrong_start_are_counted_and_listed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import click
 
 from regard.cli.model_options import ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator
 from regard.cli.options import Option
-from regard.cli.output import align_columns, json_line, print_result, write_lines
+from regard.cli.output import align_columns, json_line, note_each, print_result, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def evaluate_tags(test: TestSet) -> None:
     from regard.pipeline.load import load_tagger
 
     examples = read_tagged(test.files, test.read_config)
+    note_each(examples.notes)
     model = load_tagger(test.folder, **test.load_options)
     examples.tag_ids(model.tags)  # raises for an unknown tag before anything is computed
     predictions = model.tag_sentences(examples)

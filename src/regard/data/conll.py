@@ -3,6 +3,9 @@
 One word per line, columns separated by tabs or white space, a blank line between sentences. Words are in the first
 column and tags in the last; in files named `.iob2`, in the second and third. Lines that begin with # and have no
 columns are comments.
+
+Entities are marked by BIO tags: B-x, then I-x. Files in IOB1 (B-x only between neighbouring entities of a type), IOBES
+or BILOU are recognised, one by one, and their tags converted; a note reports it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +32,8 @@ from regard.formatting import format_names
 
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
+_BIO_OF_PREFIX = {"B": "B", "I": "I", "E": "I", "S": "B", "L": "I", "U": "B"}
+_SINGLE_WORD_SCHEMES = {"IOBES": "BIES", "BILOU": "BILU"}  # schemes that mark ends and single words, their prefixes
 _BIO_ADVICE = "an entity of type x is B-x and then I-x, all else is O"
 
 
@@ -124,18 +130,24 @@ def read_tagged(
         raise UsageError("no file of tagged sentences: at least one is needed")
     config = config or ReadConfig()
     names = [str(path) for path in paths]
-    entries: list[tuple[str, DataRow, TaggedSentence]] = []
+    entries: list[tuple[str, DataRow, TaggedSentence, TaggedSentence]] = []  # as converted, and as written
+    notes: list[str] = []
     accepted: list[TaggedSentence] = []
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger(names, config, reject_folder))
         for name in names:
             stream = stack.enter_context(open_bytes(name))
-            entries += [(name, row, sentence) for row, sentence in _iter_sentences(name, config, stream)]
+            rows = list(_iter_sentences(name, config, stream))
+            converted, file_notes = _convert_tags([sentence for _, sentence in rows], name)
+            notes += file_notes
+            entries += [
+                (name, row, sentence, written) for (row, written), sentence in zip(rows, converted, strict=True)
+            ]
         # All files are read before any tag is checked: one BIO tag anywhere decides the scheme of all.
-        has_entities = any(_is_bio_tag(tag) for _, _, sentence in entries for tag in sentence.tags)
-        for name, row, sentence in entries:
+        has_entities = any(_is_bio_tag(tag) for _, _, sentence, _ in entries for tag in sentence.tags)
+        for name, row, sentence, written in entries:
             if has_entities and not row.fault:
-                row = row._replace(fault=find_bio_fault(sentence.tags, row.line))
+                row = row._replace(fault=find_bio_fault(sentence.tags, row.line, written=written.tags))
             if ledger.accept(row, [row.raw], name):
                 accepted.append(sentence)
     ledger.finish()
@@ -145,23 +157,85 @@ def read_tagged(
         num_read=ledger.num_read,
         num_rejected=ledger.num_rejected,
         reject_file=ledger.reject_file,
+        notes=tuple(notes),
     )
 
 
-def find_bio_fault(tags: Sequence[str], line: int = 1) -> Fault | None:
+def _convert_tags(sentences: Sequence[TaggedSentence], name: str) -> tuple[Sequence[TaggedSentence], list[str]]:
+    """Convert the tags of a file to BIO, with a note, if they are in another scheme that is known."""
+    scheme = detect_scheme([sentence.tags for sentence in sentences])
+    if scheme is None:
+        return sentences, []
+    convert = iob1_to_bio if scheme == "IOB1" else _replace_prefixes
+    converted = [replace(sentence, tags=convert(sentence.tags)) for sentence in sentences]
+    return converted, [f"{name}: the tags are {scheme}; they are converted to BIO (B-x, then I-x)"]
+
+
+def detect_scheme(sentences: Sequence[Sequence[str]]) -> str | None:
+    """Name of the scheme of entity tags, where it is known and not BIO.
+
+    IOB1 has entities that begin with I-, and B- only where an entity of the same type precedes.
+
+    >>> detect_scheme([["I-x", "O", "I-x", "B-x"]]), detect_scheme([["S-x", "O"]]), detect_scheme([["B-x", "I-x"]])
+    ('IOB1', 'IOBES', None)
+    """
+    tags = {tag for sentence in sentences for tag in sentence} - {OUTSIDE}
+    if not tags or not all(tag[1:2] == "-" and len(tag) > 2 for tag in tags):
+        return None
+    prefixes = {tag[0] for tag in tags}
+    for scheme, scheme_prefixes in _SINGLE_WORD_SCHEMES.items():
+        if prefixes <= {*scheme_prefixes} and not prefixes <= {"B", "I"}:
+            return scheme
+    if not prefixes <= {"B", "I"}:
+        return None
+    begins_inside = False
+    for sentence in sentences:
+        for previous, tag in pairwise((OUTSIDE, *sentence)):
+            follows_type = previous != OUTSIDE and previous[2:] == tag[2:]
+            if tag.startswith("B-") and not follows_type:
+                return None
+            begins_inside |= tag.startswith("I-") and not follows_type
+    return "IOB1" if begins_inside else None
+
+
+def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
+    """Convert IOB1 tags to BIO.
+
+    >>> iob1_to_bio(["I-x", "I-x", "B-x", "I-y", "O"])
+    ('B-x', 'I-x', 'B-x', 'B-y', 'O')
+    """
+    converted = []
+    for previous, tag in pairwise((OUTSIDE, *tags)):
+        begins = tag != OUTSIDE and (previous == OUTSIDE or previous[2:] != tag[2:])
+        converted.append(f"B-{tag[2:]}" if begins else tag)
+    return tuple(converted)
+
+
+def _replace_prefixes(tags: Sequence[str]) -> tuple[str, ...]:
+    """Convert IOBES or BILOU tags to BIO."""
+    return tuple(tag if tag == OUTSIDE else _BIO_OF_PREFIX[tag[0]] + tag[1:] for tag in tags)
+
+
+def find_bio_fault(tags: Sequence[str], line: int = 1, *, written: Sequence[str] | None = None) -> Fault | None:
     """Fault of the first tag that breaks the BIO scheme, if there is one; each word has its own line.
+
+    `written` are the tags as the file has them, for the message.
 
     >>> find_bio_fault(["B-person", "I-place"]).what
     'I-place follows B-person: I-place needs B-place or I-place before it'
     """
     previous = OUTSIDE
-    for line_number, tag in enumerate(tags, start=line):
+    written_tags = tags if written is None else written
+    for index, tag in enumerate(tags):
+        line_number = line + index
         if tag != OUTSIDE and not _is_bio_tag(tag):
             what = f"{tag!r:.80} is not a BIO tag"
             return Fault(line_number, 0, kind="unknown tag", what=what, advice=_BIO_ADVICE)
         is_inside = tag.startswith("I-")
         if is_inside and (previous == OUTSIDE or previous[2:] != tag[2:]):
-            what = f"{tag} follows {previous}: {tag} needs B-{tag[2:]} or {tag} before it"
+            name = written_tags[index]
+            before = written_tags[index - 1] if index else OUTSIDE
+            what = f"{name} follows {before}: {name} needs B-{tag[2:]} or I-{tag[2:]} before it"
             return Fault(line_number, 0, kind="inside without beginning", what=what, advice=_BIO_ADVICE)
         previous = tag
     return None

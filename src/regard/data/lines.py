@@ -17,6 +17,7 @@ from regard.errors import ConfigError, DataError, nearest
 MAX_LINE_BYTES = 1 << 20
 MAX_SKIPPED_BYTES = 1 << 26  # read in search of the end of a line that is too long
 _SKIP_CHUNK_BYTES = 1 << 16
+_READ_CHUNK_BYTES = 1 << 20
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f]")  # a tab is white space, or separates columns
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -76,6 +77,20 @@ def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
         raise DataError("is a folder, a file is needed", location=str(path)) from None
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}", location=str(path)) from None
+
+
+def read_bounded(stream: BinaryIO, name: str, max_bytes: int) -> bytes:
+    """Read a stream to its end, chunk by chunk; raise `DataError` if it is longer than `max_bytes`."""
+    chunks: list[bytes] = []
+    num_bytes = 0
+    while chunk := stream.read(_READ_CHUNK_BYTES):
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise DataError(
+                f"the file is longer than {max_bytes:,} bytes", location=name, advice="split it into several"
+            )
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def check_encoding(encoding: str) -> str:
@@ -187,7 +202,7 @@ def find_control_characters(text: str, line: int) -> Fault | None:
             what=f"{noun} ({_escape_bytes(character.encode())})",
             advice="remove it",
         )
-    surrogate = None if text.isascii() else _SURROGATE.search(text)
+    surrogate = find_lone_surrogate(text)
     if surrogate is not None:
         return Fault(
             line,
@@ -197,6 +212,15 @@ def find_control_characters(text: str, line: int) -> Fault | None:
             advice="remove it",
         )
     return None
+
+
+def find_lone_surrogate(text: str) -> re.Match[str] | None:
+    r"""Find half of a surrogate pair, which JSON can express, but no encoding of text.
+
+    >>> find_lone_surrogate("who\ud800?").start()
+    3
+    """
+    return None if text.isascii() else _SURROGATE.search(text)
 
 
 def _escape_bytes(raw: bytes) -> str:

@@ -23,7 +23,7 @@ from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
 from regard.data.labelled import HELD_OUT_FRACTION, MAX_HELD_OUT
 from regard.data.ledger import Ledger, digest_columns
-from regard.data.lines import Fault, check_encoding, open_bytes
+from regard.data.lines import Fault, check_encoding, find_lone_surrogate, open_bytes, read_bounded
 from regard.errors import DataError, UsageError
 
 MAX_FILE_BYTES = 1 << 30
@@ -113,11 +113,7 @@ def read_squad(
 def _read_articles(name: str, config: ReadConfig) -> list[Any]:
     """Parse a file and return its list of articles."""
     with open_bytes(name) as stream:
-        raw = stream.read(MAX_FILE_BYTES + 1)
-    if len(raw) > MAX_FILE_BYTES:
-        raise DataError(
-            f"the file is longer than {MAX_FILE_BYTES:,} bytes", location=name, advice="split it into several"
-        )
+        raw = read_bounded(stream, name, MAX_FILE_BYTES)
     codec = check_encoding(config.encoding)
     try:
         document = json.loads(raw.decode("utf-8-sig" if codec == "utf-8" else codec))
@@ -149,6 +145,10 @@ _TYPE_NOUNS = {list: "a list", dict: "an object", str: "a text", int: "an intege
 def _check_type(value: Any, expected: type, path: str) -> Any:
     if type(value) is not expected:
         raise _SquadFault(path, "wrong JSON", f"{value!r:.40} where {_TYPE_NOUNS[expected]} is expected")
+    surrogate = find_lone_surrogate(value) if isinstance(value, str) else None
+    if surrogate is not None:
+        what = f"a lone surrogate ({surrogate.group()!a}) at character {surrogate.start() + 1}"
+        raise _SquadFault(path, "lone surrogate", what, "remove it")
     return value
 
 
@@ -211,7 +211,7 @@ def _parse_question(question: Any, passage: str, path: str, name: str) -> SquadE
         text,
         passage,
         answers=tuple(distinct),
-        name=str(question.get("id", "")),
+        name=_check_type(str(question.get("id", "")), str, f"{path}.id"),
         location=f"{name}:{path}",
     )
 
