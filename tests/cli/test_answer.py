@@ -139,13 +139,21 @@ def test_test_files_are_evaluated_by_task(workspace: Path, tmp_path: Path, capfd
     assert all("error" in line and "attention on support" in line for line in lines)
 
 
-def test_an_answer_that_is_not_in_training_is_refused_or_wrong(workspace: Path, tmp_path: Path, capfd: Output) -> None:
+def test_an_answer_that_is_not_in_training_is_wrong_and_reported_or_refused(
+    workspace: Path, tmp_path: Path, capfd: Output
+) -> None:
     unknown = tmp_path / "unknown.txt"
-    unknown.write_text(walks(3, seed=1) + "1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n")
-    assert run(["evaluate", str(workspace / "run"), str(unknown)]) == 2
-    assert "the answer 'mary' was never seen in training" in capfd.readouterr().err
-    assert run(["evaluate", str(workspace / "run"), str(unknown), "--unknown-answers", "wrong", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["error"] >= 25
+    story = "1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n3 Where is Mary?\tjohn\t1\n"
+    unknown.write_text(walks(3, seed=1) + story)
+    num_lines = len(unknown.read_text().splitlines())
+    expected = f"2 of 5 answers never occur in training: 'mary' ({unknown}:{num_lines - 1}), 'john' ({unknown}:"
+    assert run(["evaluate", str(workspace / "run"), str(unknown), "--json"]) == 0
+    out, error = capfd.readouterr()
+    assert json.loads(out)["error"] >= 40 and json.loads(out)["questions"] == 5
+    assert expected in error and "they count as wrong" in error
+    assert run(["evaluate", str(workspace / "run"), str(unknown), "--unknown-answers", "error"]) == 2
+    out, error = capfd.readouterr()
+    assert out == "" and expected in error and "--unknown-answers wrong" in error
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_noisy_ages_keep_the_order_and_are_a_function_of_the_generator() -> None
         ),
         (
             StoryQuestion("one", STORY, "Who slept?", "mary", (), "c.txt:4"),
-            "c.txt:4: the answer 'mary' was never seen in training",
+            "1 of 1 answers never occur in training: 'mary' (c.txt:4)",
         ),
     ],
     ids=str,

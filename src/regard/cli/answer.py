@@ -212,6 +212,9 @@ def evaluate_stories(test: TestSet) -> None:
 
     stories = read_stories(test.files, test.read_config)
     model = load_stories(test.folder, **test.load_options)
+    unknown_answers = stories.describe_unknown_answers(model.vocabulary.answers)
+    if unknown_answers and test.unknown_answers == "wrong":
+        note(f"{unknown_answers}; they count as wrong")
     scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "error", metrics=test.metrics)
     if test.out:
         write_lines(test.out, predictions)

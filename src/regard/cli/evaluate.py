@@ -88,8 +88,8 @@ SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
         Option(
             ["--unknown-answers"],
             type=click.Choice(UNKNOWN_ANSWERS),
-            default="error",
-            help="Answers that never occur in training: raise an error, or count them as wrong. [default: error]",
+            default="wrong",
+            help="Answers that never occur in training: count them as wrong, or raise an error. [default: wrong]",
         ),
         *READ_OPTIONS,
         *DECODING_OPTIONS,

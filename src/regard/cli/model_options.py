@@ -102,7 +102,7 @@ class TestSet:
     as_json: bool
     out: str | None = None  # file for the predictions
     errors: str | None = None  # page about a classifier's errors
-    unknown_answers: str = "error"  # what to do with answers to stories that never occur in training
+    unknown_answers: str = "wrong"  # what to do with answers to stories that never occur in training
     ensemble: tuple[str, ...] = ()  # further translation models
     split: bool = False  # whether texts to translate are split into sentences
     decoding: Mapping[str, Any] = field(default_factory=dict)  # settings of the search

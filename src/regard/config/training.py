@@ -248,7 +248,7 @@ class MemoryTrainingConfig(ComputeConfig):
     )
     validation_share: float = knob(0.1, "Share of the questions held out to end the linear start.", low=0, high=0.9)
     unknown_answers: str = knob(
-        "error",
-        "Validation questions whose answer never occurs in training: raise an error, or count them as wrong.",
+        "wrong",
+        "Validation questions whose answer never occurs in training: count them as wrong, or raise an error.",
         choices=UNKNOWN_ANSWERS,
     )

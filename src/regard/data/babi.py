@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regard.config.data import ReadConfig
 from regard.data.columns import DataRow
-from regard.data.ledger import Ledger, digest_columns
+from regard.data.ledger import MAX_SHOWN_FAULTS, Ledger, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError
 
@@ -60,6 +60,16 @@ class StoryQuestions:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    def describe_unknown_answers(self, known: Collection[str]) -> str:
+        """List the answers that are not known ones, with their locations; empty if there are none."""
+        unknown = [question for question in self.questions if question.answer not in known]
+        if not unknown:
+            return ""
+        shown = [f"{question.answer!r} ({question.location})" for question in unknown[:MAX_SHOWN_FAULTS]]
+        if len(unknown) > len(shown):
+            shown.append(f"and {len(unknown) - len(shown):,} more")
+        return f"{len(unknown):,} of {len(self):,} answers never occur in training: {', '.join(shown)}"
 
     @property
     def reject_file(self) -> str:

@@ -211,6 +211,9 @@ def encode_stories(
     Unknown words and sentences that are too long are errors with their location. So are, with `strict`, answers that
     do not occur in training; otherwise such questions count as wrong.
     """
+    unknown_answers = questions.describe_unknown_answers(vocabulary.answers) if strict else ""
+    if unknown_answers:
+        raise DataError(unknown_answers, advice="remove the questions, or count them as wrong: --unknown-answers wrong")
     sentences = _SentenceTable(vocabulary, config.max_sentence_words)
     story_rows: list[list[int]] = []
     question_rows: list[list[int]] = []
@@ -218,7 +221,7 @@ def encode_stories(
     for question in questions.questions:
         num_forgotten = len(question.sentences) - len(question.sentences[-config.memory_size :])
         story_rows.append(sentences.add_story(question, num_forgotten))
-        question_rows.append(_encode_question(question, vocabulary, config, strict=strict))
+        question_rows.append(_encode_question(question, vocabulary, config))
         support.append({position - num_forgotten for position in question.support})
     tasks = questions.tasks
     return StoryExamples(
@@ -233,20 +236,11 @@ def encode_stories(
     )
 
 
-def _encode_question(
-    question: StoryQuestion, vocabulary: StoryVocabulary, config: MemoryNetworkConfig, *, strict: bool
-) -> list[int]:
+def _encode_question(question: StoryQuestion, vocabulary: StoryVocabulary, config: MemoryNetworkConfig) -> list[int]:
     try:
-        word_ids = vocabulary.encode(question.text, config.max_sentence_words, "question")
+        return vocabulary.encode(question.text, config.max_sentence_words, "question")
     except DataError as error:
         raise DataError(error.what, location=question.location, advice=error.advice) from None
-    if strict and question.answer not in vocabulary.answers:
-        raise DataError(
-            f"the answer {question.answer!r} was never seen in training",
-            location=question.location,
-            advice="the model cannot give it: add such stories to the training data, or remove the question",
-        )
-    return word_ids
 
 
 @dataclass(frozen=True)

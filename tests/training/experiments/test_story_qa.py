@@ -213,14 +213,16 @@ def test_without_held_out_questions_the_training_questions_are_evaluated(data: P
     assert any("one restart" in line for line in listener.of("plan")[0]["lines"])
 
 
-def test_an_answer_unseen_in_training_is_refused_or_counted_as_wrong(data: Path, tmp_path: Path) -> None:
+def test_an_answer_unseen_in_training_is_counted_as_wrong_and_reported_or_refused(data: Path, tmp_path: Path) -> None:
     odd = tmp_path / "walks_test.txt"
     odd.write_text("1 Mary went to the office.\n2 Where is Mary?\tmary\t1\n")
     settings: dict[str, object] = {"data.valid": (str(odd),), "training.epochs": 1, "training.linear_start_epochs": 1}
-    with pytest.raises(DataError, match=r"walks_test.txt:2: the answer 'mary' was never seen in training"):
-        train(data, tmp_path / "run", **settings)
-    report = train(data, tmp_path / "other", **settings, **{"training.unknown_answers": "wrong"})
+    with pytest.raises(DataError, match=r"1 of 1 answers never occur in training: 'mary' \(.*walks_test.txt:2\)"):
+        train(data, tmp_path / "run", **settings, **{"training.unknown_answers": "error"})
+    listener = Listener()
+    report = train(data, tmp_path / "other", listener, **settings)
     assert report.metrics["valid_error"] == 100
+    assert any("'mary'" in line and "count as wrong" in line for line in listener.of("plan")[0]["lines"])
 
 
 def test_rejected_stories_are_reported(data: Path, tmp_path: Path) -> None:

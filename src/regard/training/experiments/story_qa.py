@@ -106,6 +106,9 @@ class MemoryNetworkProcedure:
 
     def _encode(self, stories: StoryQuestions) -> StoryExamples:
         is_strict = self.config.training.unknown_answers == "error"
+        unknown_answers = stories.describe_unknown_answers(self.vocabulary.answers)
+        if unknown_answers and not is_strict:
+            self.notes.append(f"{unknown_answers}; they count as wrong")
         return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=is_strict)
 
     # ---- interface of a run
