@@ -105,6 +105,13 @@ def test_answers_are_printed_as_json(workspace: Path, capfd: Output) -> None:
     assert answer["supporting"][0]["sentence"] == "Mary went to the office."
 
 
+def test_the_math_of_hops_is_refused_without_naming_an_option(workspace: Path, tmp_path: Path, capfd: Output) -> None:
+    command = ["figure", str(workspace / "run"), "Where is Mary?", "--story", str(workspace / "story.txt")]
+    assert run([*command, "--view", "math", "--out", str(tmp_path / "x.svg"), "--threads", "1"]) == 2
+    error = capfd.readouterr().err
+    assert "the hops of a memory network have no queries, keys and values: choose another view" in error
+
+
 def test_questions_are_read_from_the_story_or_from_standard_input(
     workspace: Path, tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +216,7 @@ def test_a_question_that_cannot_be_answered_is_one_message(
         (["--minutes", "5"], "no such option: --minutes is for translate, "),
         (["--epochs", "1.5"], "'1.5': must be auto, or a whole number from 1"),
         (["--beam", "3"], "no such option: --beam"),
+        (["--arch", "transformer"], "--arch is for translate, classify, tag, not for story-qa"),
         (["--valid", "no-such.txt"], "no-such.txt: no such file"),
         (["other.txt"], "walks.txt: shares none of its 12 words with any other of the 2 files"),
         (["silent.txt"], "silent.txt:1: the story of 1 lines has no question"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
     capsys.readouterr()
     assert cli.run(["see", str(path), "--json", "--layers", "1", *heads]) == 0
     record_json = json.loads(capsys.readouterr().out)
-    assert record_json["view"] | {"measured": False} == record_json["view"]
+    assert record_json["view"]["best"] is None
     assert {key: record_json["view"][key] for key in ("attention", "layer", "head", "view")} == {
         "attention": "encoder.self",
         "layer": 0,
@@ -41,6 +42,22 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
         "view": "lines",
     }
     assert [block["codec"] for block in record_json["attention"][0]["blocks"]] == ["sparse", "root8"]
+
+
+def test_heads_of_the_command_line_are_not_the_best_alignment_head(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    assert cli.run(["see", folder, TEXT, "--out", str(path), "--threads", "1"]) == 0
+    replace(Record.read(path), best=("encoder.self", 1, 0)).save(path)
+    assert cli.run(["see", str(path), "--heads", "encoder.0.self:1", "--out", str(tmp_path / "y.json")]) == 0
+    view = json.loads((tmp_path / "y.json").read_text())["view"]
+    assert (view["attention"], view["layer"], view["heads"]) == ("encoder.self", 0, [1])
+    assert view["best"] == {"attention": "encoder.self", "layer": 1, "head": 0}
+    assert Record.read(path).view == {}
+    written_again = Record.read(tmp_path / "y.json")
+    assert written_again.best == ("encoder.self", 1, 0) and written_again.view["heads"] == [1]
+    assert written_again.to_dict()["view"] == view
 
 
 def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: Path) -> None:

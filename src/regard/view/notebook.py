@@ -107,7 +107,6 @@ def _page_state(
         "attention": selection.attention.name,
         "layer": selection.layer,
         "head": selection.head or 0,
-        "measured": selection.is_best,
     }
     query = selection.find_row(token)
     return state if query is None else {**state, "q": query}

@@ -100,7 +100,9 @@ def test_an_interrupted_run_ends_in_the_same_bits(
 def test_it_continues_a_pretrained_model_with_its_vocabulary(book: Path, tmp_path: Path) -> None:
     train_run(config(book, **{"training.steps": 4}), tmp_path / "first")
     changes = {"pretrained": str(tmp_path / "first"), "training.steps": 1, "training.learning_rate": 1e-9}
-    train_run(config(book, **changes), tmp_path / "second")
+    listener = Listener()
+    train_run(config(book, **{**changes, "tokenizer.kind": "bpe"}), tmp_path / "second", listeners=[listener])
+    assert f"tokens: those of {tmp_path / 'first'}, vocabulary of" in "\n".join(listener.of("plan")[0]["lines"])
     first = load_causal_lm(tmp_path / "first")
     second = load_causal_lm(tmp_path / "second")
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-3, atol=1e-5)

@@ -101,7 +101,8 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
 
     def describe_tokenizer(self) -> str:
         """Describe the tokenizer for the user."""
-        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.tokenizer.vocab_size:,}"
+        kind = f"those of {self.config.pretrained}" if self.config.pretrained else self.config.tokenizer.kind
+        return f"tokens: {kind}, vocabulary of {self.tokenizer.vocab_size:,}"
 
     def trivial_baselines(self) -> list[TrivialBaseline]:
         """Perplexity of validation tokens by their training frequencies."""

@@ -334,10 +334,11 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             vocabulary = (
                 f"vocabularies of {self.tokenizers.source.vocab_size:,} and {self.tokenizers.target.vocab_size:,}"
             )
+        kind = f"those of {self.config.pretrained}" if self.pretrained else self.config.tokenizer.kind
         return [
             f"data: {len(self.objective.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
             f"validation {len(self.valid):,} pairs",
-            f"tokens: {self.config.tokenizer.kind}, {vocabulary}",
+            f"tokens: {kind}, {vocabulary}",
             self.describe_model(num_parameters),
         ]
 

@@ -43,8 +43,8 @@ export function headLabel(attention, layerIndex, head) {
 }
 
 export function isBestHead(attention, layer, head) {
-  const best = current.record.view || {};
-  return Boolean(best.measured) && best.attention === attention.name && best.layer === layer && best.head === head;
+  const best = current.record.view?.best;
+  return Boolean(best) && best.attention === attention.name && best.layer === layer && best.head === head;
 }
 
 // All heads of an attention, layer by layer.
@@ -100,7 +100,7 @@ function drawSquares(box, attention) {
   const metrics = availableMetrics(attention);
   const metric = metrics.includes(state.metric) ? state.metric : metrics[0];
   const meaning = metric ? ["The darker, the more ", metricTerm(metric), ". "] : [];
-  const star = current.record.view?.measured ? [", ★ is the ", term("alignment head", "best alignment head")] : [];
+  const star = current.record.view?.best ? [", ★ is the ", term("alignment head", "best alignment head")] : [];
   box.replaceChildren(
     mapControls(attention, metrics, metric),
     squareGrid(attention, metric && headMetric(attention, metric)),

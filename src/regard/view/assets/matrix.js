@@ -40,7 +40,7 @@ function scoreAlignment({ rows, columns, mean: table }) {
 }
 
 export function selectAlignmentHead() {
-  const best = current.record.view;
+  const best = current.record.view?.best || current.record.view;
   if (best?.attention) update({ attention: best.attention, layer: best.layer, heads: [best.head] });
 }
 
@@ -75,7 +75,7 @@ function orientation({ rows, columns, normalized, rowText, columnText }, scores)
 
 function matrixControls(scene) {
   const { attention, layer, heads } = scene;
-  const isElsewhere = current.record.view?.measured && !isBestHead(attention, layer, heads[0]);
+  const isElsewhere = current.record.view?.best && !isBestHead(attention, layer, heads[0]);
   const { transposed } = state;
   return toolbar(
     element("p", { class: "note lead" }, `${attentionMeaning(scene)}.`),

@@ -49,9 +49,9 @@ export function headTables(record, attention, layer, heads, axes, onLoad) {
 // The best alignment head may attend to a token's origin only once the token is the input: its rows are then read this
 // many steps later.
 function alignmentShift(record, attention, layer, head) {
-  const best = record.view || {};
-  const isBest = best.attention === attention.name && best.layer === layer && best.head === head;
-  return best.measured && attention.row_meaning === "generated" && isBest ? best.shift || 0 : 0;
+  const best = record.view?.best;
+  const isBest = best && best.attention === attention.name && best.layer === layer && best.head === head;
+  return isBest && attention.row_meaning === "generated" ? record.view.shift || 0 : 0;
 }
 
 function shiftRows(weights, { rowText, columnText }, steps) {

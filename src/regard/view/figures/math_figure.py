@@ -21,6 +21,9 @@ MIN_COLUMN = 36.0  # of a key
 MAX_COLUMN = 60.0
 
 
+HOP_ATTENTION = "hop"  # attention of memory networks
+
+
 def draw_math(request: FigureRequest) -> Drawing:
     """Draw the six steps for one query of one head, with the keys of the largest weights in their order."""
     qkv = find_head_qkv(request.record, request.attention, request.layer, request.head)
@@ -195,8 +198,13 @@ def find_head_qkv(record: Record, attention: str = "", layer: int | None = None,
     """Find the stored queries, keys and values of the requested head, or of the first one."""
     name, layer, head = parse_site(attention, layer, head)
     stored = record.qkv
+    if not stored and record.attention and all(part.name == HOP_ATTENTION for part in record.attention):
+        raise UsageError("the hops of a memory network have no queries, keys and values: choose another view, as hops")
     if not stored:
-        raise UsageError("the record has no queries, keys and values of a head: pass --store-qkv when it is written")
+        raise UsageError(
+            "the record has no queries, keys and values of a head: record a model that has some, with "
+            "`regard see MODEL TEXT --store-qkv HEAD --out record.json`"
+        )
     for qkv in stored:
         is_attention = not name or record[name].name == qkv.attention
         if is_attention and layer in (None, qkv.layer) and head in (None, qkv.head):

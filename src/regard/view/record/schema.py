@@ -19,7 +19,7 @@
   "attribution": [ { "method", "target", "side", "values", "agreement", "backend", "difference" } ],
   "positions": { "kind", "shape", "data" } | null,                              # f16
   "omissions": [ { "reason", "dropped" } ],
-  "view": { "attention", "layer", "head", "measured": bool, … } }
+  "view": { "attention", "layer", "head", "best": { "attention", "layer", "head" } | null, … } }
 ```
 
 Texts beside source and target: `decoder_input` (the target shifted by bos: what the decoder reads when it generates the
@@ -80,8 +80,9 @@ def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> d
     }
     default_head = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
     name, layer, head = record.best or default_head
-    view = {"attention": name, "layer": layer, "head": head, "measured": record.best is not None}
-    return {**fields, "view": {**view, **record.view}}
+    view = {"attention": name, "layer": layer, "head": head}
+    best = dict(view) if record.best else None  # the view may open with other heads
+    return {**fields, "view": {**view, **record.view, "best": best}}
 
 
 def attention_to_dict(
@@ -118,8 +119,10 @@ def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
     _check(values)
     try:
         view = dict(values.get("view") or {})
-        is_measured = bool(view.pop("measured", False))
-        initial_head = (view.pop("attention", ""), view.pop("layer", 0), view.pop("head", 0))
+        best = view.pop("best", None)
+        if "heads" not in view:  # the default
+            for name in ("attention", "layer", "head"):
+                view.pop(name, None)
         prediction = values.get("prediction")
         positions = values.get("positions")
         return {
@@ -128,7 +131,7 @@ def record_parts(values: Mapping[str, Any]) -> dict[str, Any]:
             "attention": tuple(map(_attention_from_dict, values["attention"])),
             "task": values.get("task", "translate"),
             "provenance": dict(values.get("provenance") or {}),
-            "best": initial_head if is_measured else None,
+            "best": (best["attention"], best["layer"], best["head"]) if best else None,
             "id": values.get("id", ""),
             "steps": tuple(map(DecodingStep.from_dict, values.get("steps") or ())),
             "prediction": prediction_from_dict(prediction) if prediction else None,
