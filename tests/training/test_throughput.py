@@ -6,17 +6,27 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from regard import hardware
+from regard import cli, hardware
+from regard.config.models import GptConfig, StackConfig
 from regard.config.training import TrainingConfig
+from regard.models import build_model
 from regard.training import throughput
 from regard.training.run import train_run
-from regard.training.throughput import Setup, ThreadTuner, Throughput, default_threads, fastest_setup, thread_counts
+from regard.training.throughput import (
+    Setup,
+    ThreadTuner,
+    Throughput,
+    choose_throughput,
+    default_threads,
+    fastest_setup,
+    thread_counts,
+)
 from tests.training.listener import Listener
 from tests.training.test_run import config, data
 
@@ -157,6 +167,41 @@ def test_the_choice_is_stored_and_used_only_by_runs_of_fixed_length(
     stored.write_text("{", "utf-8")  # damaged: measured again
     train_run(config(data, **settings), tmp_path / "fourth")
     assert "fastest in a short measurement" in str(read_settings(tmp_path / "fourth")["throughput"])
+
+
+@pytest.mark.parametrize("minutes", [0, 5])
+def test_runs_of_fixed_length_that_measure_at_the_same_time_make_one_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    model = build_model(GptConfig(vocab_size=19, hidden_size=8, stack=StackConfig(num_heads=2), max_positions=24))
+    steps = TrainingConfig(steps=2, threads=1)
+    budget = TrainingConfig(minutes=minutes, threads=1)
+    float32 = Throughput("float32", 1, {"float32 with 1 thread": 0.1, "bf16 with 1 thread": 0.2})
+    bf16 = Throughput("bf16", 1, {"float32 with 1 thread": 0.2, "bf16 with 1 thread": 0.1})
+
+    def measure_slowly(counts: Sequence[int]) -> Throughput:
+        assert choose_throughput(model, steps, 1, lambda _: float32).precision == "float32"  # the other run
+        return bf16
+
+    chosen = choose_throughput(model, budget if minutes else steps, 1, measure_slowly)
+    assert chosen.precision == ("bf16" if minutes else "float32")
+    assert choose_throughput(model, steps, 1, lambda _: bf16).precision == "float32"
+
+
+def test_two_runs_of_one_command_have_the_same_weights_and_info_shows_the_choice(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    settings = {"training.threads": "auto", "training.precision": "auto", "training.steps": 2}
+    weights = []
+    for name in ("first", "second"):
+        train_run(config(data, **settings), tmp_path / name)
+        weights.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    resolved = read_settings(tmp_path / "second")
+    assert cli.run(["info", str(tmp_path / "second")]) == 0
+    assert f"computed in: {resolved['precision']} with " in capsys.readouterr().out
 
 
 def test_a_choice_is_described_with_its_reason() -> None:

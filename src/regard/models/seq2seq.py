@@ -116,7 +116,7 @@ class Seq2Seq(EncoderDecoder):
     def _decode(self, source: Tokens, target: Tokens, noise: Noise | None) -> DecoderOutput:
         state, keys_values, source_batch = self.encode(source, noise)
         ids, batch = self.to_tensors(target, self.token_multiple(noise))
-        queries = batch if self.config.input_feeding == "none" else PackedBatch(np.ones(1, np.int64))
+        queries = batch if self.config.input_feeding == "none" else PackedBatch(np.ones(1, np.int64), self.device())
         mask = source_batch.cross_mask(queries)
         return self.decoder(self._embed(ids, "target", noise), batch, state, keys_values, mask, noise)
 

@@ -107,10 +107,13 @@ class FolderInfo:
             return []
         unit = self.run["unit"]
         step = f"{unit} {self.run['step']}"
+        throughput = self.run.get("throughput")
+        lines = [f"computed in: {throughput}"] if throughput else []
         if self.run["finished"]:
-            return [f"training: finished at {step}"]
+            return [*lines, f"training: finished at {step}"]
         checkpoints = ", ".join(map(str, self.run["checkpoints"])) or f"no {unit} yet"
         return [
+            *lines,
             f"training: stopped or still running, last report at {step}; saved at {checkpoints}",
             f"to resume: repeat its train command with --out {self.folder}",
         ]
@@ -188,6 +191,7 @@ def _run_state(path: Path) -> dict[str, Any]:
         "unit": run.get("unit", "step"),
         "checkpoints": directory.steps(),
         "config": run.get("config"),
+        "throughput": run.get("resolved", {}).get("throughput"),
     }
 
 

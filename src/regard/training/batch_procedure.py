@@ -22,6 +22,7 @@ from regard.metric_table import METRICS
 from regard.models.base import Model
 from regard.registry import TASKS, resolve
 from regard.training.auto_config import batch_tokens_for_budget, estimate_updates, resolve_training_config
+from regard.training.device import device_of_rank
 from regard.training.experiments.base import Experiment
 from regard.training.flat_weights import FlatWeights
 from regard.training.procedure import RunContext, RunPlan, TrainingResult
@@ -76,13 +77,14 @@ class BatchProcedure:
         preferred = dict(self.experiment.preferred_settings)
         if self.config.lora.rank:
             preferred["learning_rate"] = lora_learning_rate(self.experiment.hidden_size)
-        self.training = resolve_training_config(
+        training = resolve_training_config(
             self.config.training,
             self.experiment.hidden_size,
             self.experiment.tokens_per_epoch,
             is_pretrained=self.experiment.is_pretrained,
             preferred=preferred,
         )
+        self.training = replace(training, device=device_of_rank(training.device))
 
     @cached_property
     def trainable(self) -> Trainable:

@@ -1,6 +1,7 @@
 """Data-parallel training: rank and world size, collectives, and the files that rank 0 prepares.
 
-Ranks are started by `torchrun`, or by `regard train --workers N` (`training.launcher`). The backend is gloo.
+Ranks are started by `torchrun`, or by `regard train --workers N` (`training.launcher`). The backend is gloo,
+and NCCL for tensors on GPUs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from regard.checkpoint.native import FEATURES
 from regard.checkpoint.run_dir import RunDirectory
 from regard.errors import TrainingError, UsageError
 from regard.hardware import keep_freed_memory
+from regard.training.device import process_group_backend
 
 TIMEOUT = timedelta(hours=12)  # of a collective: the other ranks wait while rank 0 evaluates
 ENVIRONMENT_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -80,7 +82,7 @@ class Distributed:
     def __enter__(self) -> Self:
         keep_freed_memory()
         if self.world_size > 1:
-            dist.init_process_group("gloo", timeout=TIMEOUT)
+            dist.init_process_group(process_group_backend(), timeout=TIMEOUT)
         return self
 
     def __exit__(

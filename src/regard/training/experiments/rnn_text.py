@@ -13,6 +13,7 @@ from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
+from regard.training.device import device_of_rank
 from regard.training.evaluation import Evaluator
 from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
@@ -56,7 +57,7 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
         if not (self.folder / "run.json").exists():
             ElmoFeatures.load(source)  # refuses other folders before anything is copied
             copy_features(source, self.folder)
-        features = ElmoFeatures.load(self.folder / FEATURES, self.config.training.device)
+        features = ElmoFeatures.load(self.folder / FEATURES, device_of_rank(self.config.training.device))
         self.digests["features"] = features.digest
         return features
 

@@ -29,6 +29,7 @@ from regard.tasks.story_qa import (
     score_answers,
 )
 from regard.training.card import model_card
+from regard.training.device import device_of_rank
 from regard.training.experiments.base import prefix_metrics
 from regard.training.experiments.data_splits import reading_notes
 from regard.training.listeners import notify
@@ -167,7 +168,7 @@ class MemoryNetworkProcedure:
     def train(self, resolved: Mapping[str, Any]) -> TrainingResult:
         """Train until all epochs are done or a signal arrives; save a checkpoint after every epoch."""
         trainer = self.trainer
-        move_to_device(trainer.model, self.config.training.device)
+        move_to_device(trainer.model, device_of_rank(self.config.training.device))
         self._resume()
         metrics: dict[str, Any] = {}
         with catch_stop_signals() as stop_request:
