@@ -265,6 +265,40 @@ def test_the_page_and_the_figure_score_an_alignment_alike(tab: Seen, address: st
     assert f"confidence {100 * confidence(selection):.0f} %" in scores
 
 
+def test_tokens_and_thumbnails_are_one_tab_stop_and_the_focus_follows_the_arrows(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=lines")
+    stops = "[...document.querySelectorAll('.stage .token, .stage .thumb')].filter((node) => node.tabIndex === 0)"
+    focused = "document.activeElement.textContent"
+    assert tab.page.evaluate(f"{stops}.map((node) => node.textContent)") == ["Das"]
+    tab.page.focus(".from .token[aria-pressed=true]")
+    tab.keys("ArrowRight", "ArrowRight")
+    assert tab.page.evaluate(focused) == "war"
+    tab.keys("4")
+    tab.page.focus(".stage .token[aria-pressed=true]")
+    tab.keys("ArrowRight")
+    assert tab.page.evaluate(f"{stops}.length") == 1
+    assert "step 2 of 6" in tab.text(".stage")
+    tab.keys("2")
+    assert tab.page.evaluate(f"{stops}.length") == 1
+
+
+def test_a_control_keeps_the_focus_when_it_is_used(tab: Seen, address: str) -> None:
+    tab.open(f"{address}#view=lines")
+    focused = "document.activeElement.textContent"
+    tab.page.focus(".view-list button:nth-child(3)")
+    tab.keys("Enter")
+    assert tab.page.get_attribute(".stage", "data-view") == "matrix"
+    assert "Matrix" in tab.page.evaluate(focused)
+    tab.page.focus("text=Transpose")
+    for is_pressed in ("true", "false"):
+        tab.keys("Space")
+        assert tab.page.evaluate(focused) == "Transpose"
+        assert tab.page.evaluate("document.activeElement.getAttribute('aria-pressed')") == is_pressed
+    tab.page.focus("text=No special")
+    tab.keys("Enter")
+    assert tab.page.evaluate(focused) == "No special"
+
+
 def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation(tab: Seen, address: str) -> None:
     tab.open(f"{address}#view=math&attention=encoder.self&layer=1&heads=2")
     weights = tab.page.eval_on_selector_all(

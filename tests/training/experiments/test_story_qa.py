@@ -96,7 +96,7 @@ def test_several_tasks_are_trained_together_and_evaluated_one_by_one(data: Path,
     assert last["questions_per_second"] > 0
     assert [evaluation["step"] for evaluation in listener.of("evaluate")] == [6, 10, 14, 18]
     assert any(note["text"].startswith("mean of 2 tasks  42 questions") for note in listener.of("note"))
-    assert any("2 tasks, 89 questions to learn and 9 held out" in line for line in listener.of("plan")[0]["lines"])
+    assert any("2 tasks, 89 training questions and 9 held out" in line for line in listener.of("plan")[0]["lines"])
 
 
 def test_the_folder_holds_model_config_digests_card_and_log(data: Path, uninterrupted: Path) -> None:

@@ -151,15 +151,15 @@ class MemoryNetworkProcedure:
         restarts = f"best of {model.num_restarts} restarts in parallel" if model.num_restarts > 1 else "one restart"
         seconds = max_epochs * resolved["seconds"]
         lines = [
-            f"data: {_format_tasks(self.stories)}, {len(trainer.train_indices):,} questions to learn and "
+            f"data: {_format_tasks(self.stories)}, {len(trainer.train_indices):,} training questions and "
             f"{len(trainer.held_out_indices):,} held out; "
             f"validation {_format_tasks(self.valid)}, {len(self.valid):,} questions",
             f"words: vocabulary of {len(self.vocabulary.words):,}, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.max_sentence_words} in a sentence or question",
             f"model: {num_parameters:,} parameters, {model.config.summary()}",
             f"compute: {resolved['throughput']}",
-            f"plan: {linear_start}{config.epochs} passes, {config.batch_size} questions a batch, learning rate "
-            f"{config.learning_rate:.2g}, halved every {config.lr_halving_epochs} passes; {restarts}; "
+            f"plan: {linear_start}{config.epochs} epochs, {config.batch_size} questions a batch, learning rate "
+            f"{config.learning_rate:.2g}, halved every {config.lr_halving_epochs} epochs; {restarts}; "
             f"about {format_duration(seconds)}",
             *self.notes,
         ]

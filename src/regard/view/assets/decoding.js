@@ -10,6 +10,7 @@ import {
   div,
   element,
   fieldLabel,
+  moveTabStop,
   slider,
   smallText,
   svgBox,
@@ -249,6 +250,7 @@ export const decoding = {
       node.classList.toggle("later", index > stepIndex);
       node.setAttribute("aria-pressed", ariaBoolean(index === stepIndex));
     });
+    moveTabStop(player.tokens, stepIndex);
     player.entropyBars.forEach((bar, index) => bar.classList.toggle("on", index === stepIndex));
     player.candidates.replaceChildren(candidateList(steps, stepIndex));
     if (!player.attention) return;

@@ -85,6 +85,15 @@ function barListItem({ label, value, share, isSelected, onPress, title, special 
   return element("li", { class: isSelected ? "selected" : "" }, ...content);
 }
 
+// Makes one of several elements the only one that Tab reaches; where another has the focus, the focus follows.
+export function moveTabStop(nodes, index) {
+  nodes.forEach((node, position) => {
+    const tabIndex = position === index ? 0 : -1;
+    if (node.tabIndex !== tabIndex) node.tabIndex = tabIndex;
+  });
+  if (nodes.includes(document.activeElement)) nodes[index]?.focus({ preventScroll: true });
+}
+
 const ARROW_STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 // The step of an arrow key as [rows, columns], whose event is then handled; null for other keys.

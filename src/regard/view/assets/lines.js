@@ -2,7 +2,7 @@
 
 import { range } from "./arrays.js";
 import { cssVariable, headColour, resizeCanvas, setShade, shadeLevel } from "./colours.js";
-import { ariaBoolean, div, element, root, segmentedControl, svgBox, svgElement, toolbar } from "./dom.js";
+import { ariaBoolean, div, element, moveTabStop, root, segmentedControl, svgBox, svgElement, toolbar } from "./dom.js";
 import { selectRow } from "./heatmap.js";
 import { weightTable } from "./html-table.js";
 import { attentionMeaning, formatWeight } from "./labels.js";
@@ -64,6 +64,7 @@ export const lines = {
       const isPressed = ariaBoolean(queries.includes(row));
       if (token.getAttribute("aria-pressed") !== isPressed) token.setAttribute("aria-pressed", isPressed);
     });
+    moveTabStop(drawn.rowTokens, queries[0]);
     drawn.columnTokens.forEach((token, column) => {
       const shade = level(weights[column]);
       if (drawn.shades[column] !== shade) setShade(token, shade);

@@ -58,8 +58,24 @@ function missingReason(view, record) {
 
 // ---- drawing -------------------------------------------------------------------------------------------------------
 
+const focusName = (node) => `${node.tagName} ${node.getAttribute("aria-label") || node.title || node.textContent}`;
+
+// Controls are drawn anew with every change: the focus moves to the one of the same name.
+function restoreFocus(focused, name) {
+  if (focused.isConnected) return;
+  const controls = [...page.querySelectorAll("button, select, input, summary, [role=gridcell]")];
+  controls.find((node) => node.tabIndex >= 0 && focusName(node) === name)?.focus({ preventScroll: true });
+}
+
 function draw() {
   if (!current.record) return;
+  const focused = document.activeElement;
+  const name = focusName(focused);
+  drawRegions();
+  restoreFocus(focused, name);
+}
+
+function drawRegions() {
   clampState(current.record);
   drawHeader();
   drawViewList();

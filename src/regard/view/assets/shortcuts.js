@@ -115,12 +115,12 @@ export function helpDialog(shortcuts, views) {
   const dialog = element(
     "dialog",
     { "aria-label": "help: keys and terms" },
+    button("Close", () => dialog.close(), { autofocus: true, title: "close the help (Esc)" }),
     element("h2", {}, "Keys"),
     element("dl", {}, ...keyList),
     element("p", { class: "note" }, note),
     element("h2", {}, "Terms"),
     element("dl", {}, ...termList),
-    button("Close", () => dialog.close(), { autofocus: true, title: "close the help (Esc)" }),
   );
   return dialog;
 }
