@@ -19,6 +19,7 @@ import click
 import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
+from regard.cli.json_schema import output_titles, schema_text
 from regard.config.settings import Config
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
@@ -31,9 +32,9 @@ Pages = dict[str, str]  # path below docs/ → Markdown
 EXITS = """
 *Every command with all of its options, generated from the code.*
 
-Results go to standard output, everything else to standard error. `--json` prints results as JSON, one object per line.
-Exit codes: 0 success; 2 invalid input, with one message that says what is wrong and where; 1 any other failure; 130
-interrupted by Ctrl-C.
+Results go to standard output, everything else to standard error. `--json` prints results as JSON, one object per
+line ([schemas](../json/index.md)). Exit codes: 0 success; 2 invalid input, with one message that says what is wrong
+and where; 1 any other failure; 130 interrupted by Ctrl-C.
 """
 
 
@@ -111,6 +112,42 @@ def short(name: str, verb: click.Command) -> str:
 def place(name: str) -> str:
     """Return the file of a command's page."""
     return f"{name.replace(' ', '-')}.md"
+
+
+# ---- JSON output
+
+
+JSON_INTRODUCTION = """
+Every command has `--json`: the result goes to standard output as JSON, one object per line, everything else to standard
+error. The fields are those of the results in Python: a line is what `to_dict()` of the result returns, for example
+`regard.load("runs/mood")("A quiet triumph.").to_dict()`. Numbers that are not finite are `null`. `train`, `distil`,
+`demo` and `compare` first print a line for every event of the training, which has a field `event`.
+
+The files are [JSON Schemas](https://json-schema.org/) (draft 2020-12) of one line. They allow no further fields; tests
+validate the output of every command. A plugin's task adds what its own evaluation prints.
+"""
+
+
+def schema_files() -> Pages:
+    """The JSON Schema of every command's output."""
+    return {f"reference/json/{schema_name(name)}": schema_text(name, verb) for name, verb in verbs()}
+
+
+def schema_name(name: str) -> str:
+    """File of a command's JSON Schema."""
+    return f"{name.replace(' ', '-')}.json"
+
+
+def json_page() -> str:
+    """Page that lists the JSON Schemas."""
+    rows = []
+    for name, verb in verbs():
+        titles = output_titles(name, verb)
+        events = ["an event of the training"] if "StepEvent" in titles else []
+        titles = events + [f"`{title}`" for title in titles if not title.endswith("Event") or title == "ReportEvent"]
+        rows.append(f"| `regard {name}` | [{schema_name(name)}]({schema_name(name)}) | {', '.join(titles)} |")
+    header = ["| command | schema | one line is |", "| --- | --- | --- |"]
+    return "\n".join(["# JSON output", JSON_INTRODUCTION, *header, *rows]) + "\n"
 
 
 # ---- metrics
@@ -314,6 +351,7 @@ def pages() -> Pages:
     made = {"reference/commands/index.md": command_index()}
     made |= {f"reference/commands/{place(name)}": command_page(name, verb) for name, verb in verbs()}
     made["reference/metrics/index.md"] = metrics_page()
+    made["reference/json/index.md"] = json_page()
     listed = "\n".join(
         f"- [{TITLES[group]}]({group}.md): {', '.join(f'`{name}`' for name in names)}"
         for group, names in groups().items()
@@ -358,13 +396,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the site: a hook of mkdocs."""
     from mkdocs.structure.files import File
 
-    for name, text in pages().items():
+    for name, text in {**pages(), **schema_files()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 
 
 if __name__ == "__main__":
-    for name, text in pages().items():
+    for name, text in {**pages(), **schema_files()}.items():
         path = Path(sys.argv[1]) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

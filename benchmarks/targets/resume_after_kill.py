@@ -66,9 +66,11 @@ def digest_run(folder: Path) -> dict[str, str]:
         newest / "model.safetensors",
         newest / "optimizer.safetensors",
         folder / "model.safetensors",
-        folder / "log.jsonl",
     ]
-    return {f"{path.name}{index}": hashlib.sha256(path.read_bytes()).hexdigest() for index, path in enumerate(files)}
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+    log = [{name: value for name, value in line.items() if not name.endswith("_per_second")} for line in log]
+    digests = {f"{path.name}{index}": hashlib.sha256(path.read_bytes()).hexdigest() for index, path in enumerate(files)}
+    return {**digests, "log.jsonl": hashlib.sha256(json.dumps(log).encode()).hexdigest()}
 
 
 @dataclass

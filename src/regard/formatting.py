@@ -1,8 +1,10 @@
-"""Durations, byte counts and lists of names as text for people."""
+"""Durations, byte counts and lists of names as text for people; numbers that JSON can hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def format_duration(seconds: float) -> str:
@@ -36,3 +38,18 @@ def format_names(names: Sequence[str], max_names: int = 20) -> str:
     """Join names by commas; beyond `max_names`, give the number of the rest."""
     rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(names[:max_names]) + rest
+
+
+def finite_values(value: Any) -> Any:
+    """Replace infinity and nan in JSON values by None.
+
+    >>> finite_values({"losses": [1.5, float("nan")]})
+    {'losses': [1.5, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_values(inner) for inner in value]
+    return value

@@ -57,6 +57,31 @@ def _loss(field_name: str, function: str, kinds: tuple[str, ...], *, format: str
     return Metric(field_name, functions, larger_is_better=False, format=format, digits=None)
 
 
+SPLITS = {"valid": "validation", "test": "test"}  # prefix of a metric's name → data that it is computed on
+
+
+def format_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """Format numeric metrics for reading: a fragment of text for each split, and one for those without a split.
+
+    >>> format_metrics({"bleu": 39.216, "bleu_signature": "…"})
+    ['BLEU 39.22']
+    >>> format_metrics({"valid_accuracy": 82.0, "valid_accuracy_deviation": 2.83, "test_baseline": 71.5, "speed": 1.8})
+    ['validation accuracy 82.00 % ± 2.83', 'test baseline 71.5', 'speed 1.8']
+    """
+    groups: dict[str, list[str]] = {}
+    for name, value in metrics.items():
+        if not isinstance(value, int | float) or name.endswith("_deviation"):
+            continue
+        split, _, metric = name.partition("_")
+        if split not in SPLITS:
+            split = ""
+            metric = name
+        text = METRICS[metric].format_value(value) if metric in METRICS else f"{metric.replace('_', ' ')} {value:.4g}"
+        deviation = metrics.get(f"{name}_deviation")
+        groups.setdefault(split, []).append(text if deviation is None else f"{text} ± {deviation:.3g}")
+    return [f"{SPLITS.get(split, '')} {', '.join(texts)}".lstrip() for split, texts in groups.items()]
+
+
 class MetricTable(Registry[Metric]):
     """Metrics by name."""
 

@@ -172,6 +172,7 @@ class Task:
     answer: Any = None  # `regard answer`, where the models answer questions
     request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
     probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
+    next_command: Any = None  # (folder, RunConfig) → command to run after training; without one, the example
     metrics: Mapping[str, TaskMetrics] = field(default_factory=dict)  # kind of predictions → its metrics
     format_metrics: Any = None  # (metrics) → further lines of `regard info`
     encoder_heads: tuple[str, ...] = ()  # heads of encoders that are for this task
@@ -236,6 +237,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:classify_text",
             probe="regard.interpret.encoder_probes:LabelProbe.read",
             encoder_heads=("label",),
+            next_command="regard.cli.run_report:classify_command",
             metrics={
                 "labels": TaskMetrics(("loss", "accuracy", "macro_f1"), ranking=("accuracy", "loss")),
                 "label sets": TaskMetrics(
@@ -298,6 +300,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_question",
             probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
             encoder_heads=("span",),
+            next_command="regard.cli.run_report:evaluate_command",
             metrics={
                 "answers": TaskMetrics(
                     ("exact_match", "f1", "answerable_f1", "no_answer_f1"), ranking=("f1", "exact_match")
@@ -323,6 +326,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:call_pipeline",
             probe="regard.interpret.encoder_probes:MaskedProbe.read",
             encoder_heads=("masked", "pretraining"),
+            next_command="regard.cli.run_report:fill_command",
             metrics={
                 "masked tokens": TaskMetrics(
                     ("loss", "perplexity", "perplexity_unigram", "next_accuracy"), ranking=("loss",)
@@ -364,6 +368,7 @@ TASKS: Registry[Task] = Registry(
             has_engine=False,
             evaluate="regard.cli.evaluate:evaluate_elmo",
             request="regard.interpret.record_request:call_pipeline",
+            next_command="regard.cli.run_report:evaluate_command",
             metrics={
                 "bidirectional tokens": TaskMetrics(
                     ("loss", "perplexity", "perplexity_forward", "perplexity_backward"), ranking=("loss",)
@@ -388,6 +393,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:answer_story",
             probe="regard.interpret.probes:MemoryNetworkProbe.read",
             format_metrics="regard.tasks.story_qa:format_metrics",
+            next_command="regard.cli.run_report:evaluate_command",
             metrics={"story answers": TaskMetrics(("error",), ranking=("error",))},
             run_config=f"{_RUNS}:StoryQARun",
             summary="train a memory network to answer questions about short stories (bAbI)",

@@ -64,8 +64,8 @@ def test_all_files_after_valid_are_validation_data_and_errors_are_reported_by_ta
     assert [(task["task"], task["questions"]) for task in tasks] == [("walks1", 11), ("walks2", 22), ("walks3", 33)]
     assert run(train_command(workspace)) == 0
     out = capfd.readouterr().out
-    assert "epoch 23, finished before" in out
-    assert f"try it: regard answer {workspace / 'run'} --story" in out
+    assert "23 epochs in" in out
+    assert out.splitlines()[-1].startswith("next     regard ")
     assert run([*train_command(workspace), "--hops", "3"]) == 2
     assert "memory_network.hops: 2 there, 3 now" in capfd.readouterr().err
 
@@ -73,8 +73,13 @@ def test_all_files_after_valid_are_validation_data_and_errors_are_reported_by_ta
 def test_info_describes_the_run(workspace: Path, capfd: Output) -> None:
     assert run(["info", str(workspace / "run")]) == 0
     text = capfd.readouterr().out
-    assert "model: memory_network" in text and "2 hops" in text and "embedding size 20" in text
-    assert "tokens: 12 in vocabulary.json" in text
+    assert (
+        "model: memory network, " in text
+        and "(family memory_network)" in text
+        and "2 hops" in text
+        and "embedding size 20" in text
+    )
+    assert "vocabulary: 12 tokens in vocabulary.json" in text
     assert "  walks2" in text and "mean of 3 tasks" in text
     assert "training: finished at epoch 23" in text
     assert run(["info", str(workspace / "run"), "--json"]) == 0
@@ -99,7 +104,7 @@ def test_answers_come_with_the_attention_of_every_hop(workspace: Path, tmp_path:
 def test_answers_are_printed_as_json(workspace: Path, capfd: Output) -> None:
     assert run(answer_command(workspace, "Where is Mary?", "--json", "--top-k", "2")) == 0
     (answer,) = map(json.loads, capfd.readouterr().out.splitlines())
-    assert (answer["question"], answer["answer"], answer["forgotten"]) == ("Where is Mary?", "office", 0)
+    assert (answer["question"], answer["text"], answer["forgotten"]) == ("Where is Mary?", "office", 0)
     assert len(answer["alternatives"]) == 1
     assert [len(row) for row in answer["hops"]] == [3, 3]
     assert answer["supporting"][0]["sentence"] == "Mary went to the office."
@@ -117,17 +122,17 @@ def test_questions_are_read_from_the_story_or_from_standard_input(
 ) -> None:
     assert run(answer_command(workspace, "--json", story="numbered.txt")) == 0
     (answer,) = map(json.loads, capfd.readouterr().out.splitlines())
-    assert (answer["answer"], answer["sentences"]) == ("kitchen", ["Mary went to the kitchen."])
+    assert (answer["text"], answer["sentences"]) == ("kitchen", ["Mary went to the kitchen."])
     assert run(answer_command(workspace, "Where is Mary?", "--json", story="numbered.txt")) == 0
     out, error = capfd.readouterr()
-    assert json.loads(out)["answer"] == "office"
+    assert json.loads(out)["text"] == "office"
     assert "questions of the story (1) are skipped" in error
     questions = tmp_path / "questions.txt"
     questions.write_text("Where is John?\n\nWhere is Mary?\n")
     with questions.open("rb") as stream:
         monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": stream}))
         assert run(answer_command(workspace, "--json")) == 0
-    answers = [json.loads(line)["answer"] for line in capfd.readouterr().out.splitlines()]
+    answers = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
     assert answers == ["garden", "office"]
 
 

@@ -68,9 +68,9 @@ def test_texts_are_labelled_in_order(workspace: Path, capfd: Output, tmp_path: P
     assert all(0.5 <= float(probability) <= 1 for _, probability in lines)
     (tmp_path / "in.txt").write_text("the w1 was cold\n\nthe w2 was warm\n")
     command = ["classify", str(workspace / "mood"), "--in", str(tmp_path / "in.txt"), "--threads", "1"]
-    assert run([*command, "--json", "--all"]) == 0
+    assert run([*command, "--json"]) == 0
     predictions = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [prediction["label"] for prediction in predictions] == ["bad", None, "good"]
+    assert [prediction["label"] for prediction in predictions] == ["bad", "", "good"]
     assert set(predictions[0]["probabilities"]) == {"good", "bad"}
     assert run([*command, "--out", str(tmp_path / "out.tsv")]) == 0
     assert [line.split("\t")[0] for line in (tmp_path / "out.tsv").read_text().splitlines()] == ["bad", "", "good"]

@@ -335,7 +335,7 @@ def test_synthetic_data_are_written_checked_joined_and_cleaned(
     right = str(tmp_path / "out.txt")
     assert run(["data", "make", "sort", "--count", "53", "--out", both]) == 0
     assert run(["data", "make", "sort", "--count", "53", "--out", left, right, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"pairs": 53, "files": [left, right]}
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"pairs": 53, "out": [left, right]}
     rows = [line.split("\t") for line in Path(both).read_text().splitlines()]
     assert gzip.decompress(Path(left).read_bytes()).decode().splitlines() == [row[0] for row in rows]
     assert Path(right).read_text().splitlines() == [row[1] for row in rows]
@@ -343,7 +343,7 @@ def test_synthetic_data_are_written_checked_joined_and_cleaned(
 
     assert run(["data", "check", left, right, "--test", both, "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
-    assert report["sets"]["train"]["pairs"] == 53
+    assert report["splits"]["train"]["pairs"] == 53
     assert report["overlaps"]["test"]["pairs"] == 53
 
     clean = str(tmp_path / "clean.jsonl")

@@ -30,15 +30,16 @@ def test_embeddings_are_written_to_a_file_and_reused_for_search(
     assert run(["embed", str(folder), "--in", str(lines), "--out", str(vectors), "--json", "--threads", "1"]) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
-    assert (report["texts"], report["width"], report["truncation"]["cut_tokens"]) == (3, 14, 40 - 21)
+    assert (report["texts"], report["embedding_size"], report["truncation"]["truncated_tokens"]) == (3, 14, 40 - 21)
     assert "1 of 3 texts truncated (rows of 23 tokens)" in output.err
     assert np.load(vectors).shape == (3, 14)
     search = ["similar", str(folder), "w3", "--corpus", str(lines), "--top-k", "1", "--json", "--threads", "1"]
     assert run(search) == 0
-    results = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert run([*search, "--vectors", str(vectors)]) == 0
-    assert json.loads(capsys.readouterr().out) == results
-    assert (results[0]["nearest"][0]["line"], results[0]["nearest"][0]["cosine"]) == (2, pytest.approx(1, abs=1e-5))
+    assert json.loads(capsys.readouterr().out) == result
+    (nearest,) = result["neighbours"]
+    assert (nearest["line"], nearest["similarity"]) == (2, pytest.approx(1, abs=1e-5))
 
 
 def test_two_texts_are_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,13 +38,8 @@ def test_one_line_of_json_for_each_text_and_sample(model: str, capsys: pytest.Ca
     command = ["generate", model, "once", "a time", *options]
     assert run(command) == 0
     samples = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(sample["number"], sample["sample"], sample["prompt"]) for sample in samples] == [
-        (0, 0, "once"),
-        (0, 1, "once"),
-        (1, 0, "a time"),
-        (1, 1, "a time"),
-    ]
-    assert all(sample["tokens"] <= 7 and isinstance(sample["finished"], bool) for sample in samples)
+    assert [sample["prompt"] for sample in samples] == ["once", "once", "a time", "a time"]
+    assert all(len(sample["ids"]) <= 7 and isinstance(sample["finished"], bool) for sample in samples)
     assert run(command) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == samples
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from typing import Any
 
 import pytest
 
+from regard.cli.output import json_line
 from regard.cli.progress import JsonListener, LogListener, ProgressBarListener, format_event, with_progress
 
 STEP = {"step": 7, "of": 11, "loss": 2.5, "tokens_per_second": 1234.5, "seconds_left": 65, "fraction": 7 / 11}
@@ -27,7 +28,7 @@ EVENTS: list[tuple[str, dict[str, Any]]] = [
     ("save", {"step": 7}),
     ("note", {"text": "[red]a note"}),
     ("stop", {"reason": "SIGINT", "step": 8, "resumable": True}),
-    ("done", {"step": 8, "metrics": {}}),
+    ("done", {"step": 8, "metrics": {"valid_bleu": 34.0, "valid_bleu_signature": "…", "test_bleu": 32.0}}),
 ]
 
 
@@ -40,14 +41,15 @@ def test_log_lines_have_every_event_but_repeat_no_step() -> None:
         "data: 13 pairs",
         "model: 0.1 M",
         "resuming from step 3",
-        "step 7/11, loss 2.500, 1,234 tokens/s, 1 min 05 s left",
-        "step 7: loss 1.5, bleu 33.33 (new best)",
+        "step 7/11, loss 2.500, learning rate 0.1, 1,234 tokens/s, 1 min 05 s left",
+        "step 7: validation loss 1.5000, BLEU 33.33 (new best)",
         "    [b]x",
         "    → z",
         "    = y",
         "[red]a note",
         "stopped at step 8 (SIGINT); checkpoint saved",
         "to resume: repeat the same command",
+        "finished at step 8: validation BLEU 34.00; test BLEU 32.00",
     ]
 
 
@@ -69,13 +71,16 @@ def test_a_correct_sample_is_shown_without_its_reference() -> None:
     assert format_event("evaluate", data)[1:] == ["    a", "    → b"]
 
 
-def test_events_as_json_are_one_line_each() -> None:
-    lines: list[str] = []
-    listener = JsonListener(lines.append)
+def test_events_as_json_are_one_object_each() -> None:
+    events: list[dict[str, Any]] = []
+    listener = JsonListener(events.append)
     for event, data in EVENTS:
         listener.on_event(event, data)
-    assert [json.loads(line)["event"] for line in lines] == [event for event, _ in EVENTS]
-    assert json.loads(lines[2])["loss"] == 2.5
+    assert events == [{"event": event, **data} for event, data in EVENTS]
+
+
+def test_json_has_no_infinity() -> None:
+    assert json_line({"loss": math.inf, "losses": [1.5, math.nan]}) == '{"loss": null, "losses": [1.5, null]}'
 
 
 def test_the_live_bar_shows_every_event_and_does_not_interpret_markup(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ def distinct_texts(count: int) -> list[str]:
 
 def test_the_report_counts_words_and_their_quantiles() -> None:
     source = ["one", "one two", "one two three", "one two three four", "one two three four five"]
-    report = check_pairs(ParallelTexts.from_texts(source, distinct_texts(5))).sets["train"]
+    report = check_pairs(ParallelTexts.from_texts(source, distinct_texts(5))).splits["train"]
     assert report.pairs == report.num_read == 5
     assert report.source.words == {0: 1, 5: 1, 25: 2, 50: 3, 75: 4, 95: 5, 99: 5, 100: 5}
     assert report.source.characters[100] == 23
@@ -29,10 +29,10 @@ def test_repeats_and_overlap_are_counted() -> None:
     train = ParallelTexts.from_texts(["a b", "a  b", "a b", "cafe\u0301 x", "z z"], ["c", "c", "d", "e", "f"])
     test = ParallelTexts.from_texts(["new one", "a b", "café x"], ["c", "c", "other"])
     report = check_pairs(train, {"test": test})
-    assert (report.sets["train"].repeated_pairs, report.sets["train"].repeated_sources) == (1, 2)
+    assert (report.splits["train"].repeated_pairs, report.splits["train"].repeated_sources) == (1, 2)
     overlap = report.overlaps["test"]
     assert (overlap.sources, overlap.pairs, overlap.lines) == (2, 1, [2, 3])
-    assert any("in the training set too: 2" in warning for warning in report.warnings)
+    assert any("2 source texts are in the training split, too" in warning for warning in report.warnings)
     assert any("2 of 5 source texts are repeated" in warning for warning in report.warnings)
 
 
@@ -44,7 +44,7 @@ def test_suspicious_pairs_are_listed_by_kind() -> None:
     source[20] = "the same"
     target[20] = "the same"
     source[30] = "12.34 (5)"
-    suspicious = check_pairs(ParallelTexts.from_texts(source, target)).sets["train"].suspicious
+    suspicious = check_pairs(ParallelTexts.from_texts(source, target)).splits["train"].suspicious
     assert suspicious == {"length ratio": [11], "identical sides": [21], "few letters": [31]}
 
 
@@ -52,9 +52,9 @@ def test_scripts_and_normal_forms_are_counted() -> None:
     report = check_pairs(
         ParallelTexts.from_texts(["abcd", "ефgh", "naïve", "nai\u0308ve"], ["日本", "かな", "한글", "ab"])
     )
-    assert report.sets["train"].source.scripts == pytest.approx({"Latin": 16 / 18, "Cyrillic": 2 / 18})
-    assert set(report.sets["train"].target.scripts) == {"Cjk", "Hiragana", "Hangul", "Latin"}
-    assert (report.sets["train"].source.composed, report.sets["train"].source.decomposed) == (2, 1)
+    assert report.splits["train"].source.scripts == pytest.approx({"Latin": 16 / 18, "Cyrillic": 2 / 18})
+    assert set(report.splits["train"].target.scripts) == {"Cjk", "Hiragana", "Hangul", "Latin"}
+    assert (report.splits["train"].source.composed, report.splits["train"].source.decomposed) == (2, 1)
     assert [warning for warning in report.warnings if "mixes normal forms" in warning]
     assert check_pairs(ParallelTexts.from_texts(["e\u0301"], ["x"])).warnings == []
 
@@ -67,13 +67,13 @@ def test_the_report_is_available_as_text_and_as_json() -> None:
         ParallelTexts.from_texts(source, target), {"valid": ParallelTexts.from_texts(["1 2 3"], ["x"])}
     )
     stored = json.loads(json.dumps(report.to_dict()))
-    assert stored["sets"]["train"]["suspicious"]["few letters"] == {"count": 9, "lines": [1, 2, 3, 4, 5]}
+    assert stored["splits"]["train"]["suspicious"]["few letters"] == {"count": 9, "lines": [1, 2, 3, 4, 5]}
     text = report.format()
     for fragment in (
         "train: 60 pairs",
         "valid: 1 pairs",
         "few letters: 9 (lines 1, 2, 3, 4, 5 …)",
-        "source texts 1",
+        "1 source texts",
         "warning",
     ):
         assert fragment in text
@@ -98,7 +98,7 @@ def test_cleaning_counts_every_pair_once() -> None:
         "too long": 1,
         "length ratio": 1,
         "identical sides": 1,
-        "in another set": 1,
+        "in another split": 1,
         "repeated": 1,
     }
     assert len(cleaned.pairs) + sum(cleaned.removed.values()) == len(pairs)

@@ -166,7 +166,7 @@ def test_time_limits_the_sample(pipeline: TranslationPipeline, toy: Toy, monkeyp
     monkeypatch.setattr("regard.interpret.head_study.time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
     report = study_heads(TranslationProbe(pipeline, parallel_texts(toy, 400)), minutes=0.2)
     assert (report.num_examples, report.sample, report.measured) == (96, 16, 6)
-    assert any("time ran out" in line for line in report.summary())
+    assert any("time limit ended the measurement" in line for line in report.summary())
     assert report.rows[-1].importance is None
 
 
@@ -279,9 +279,9 @@ def test_a_report_is_safe_as_a_page_and_readable_as_a_table() -> None:
     assert "</script><b>" not in page.split("<h1>")[1].split("<table>")[0] and "<td><b>" not in page
     assert "&lt;b&gt;" in page and "default-src 'none'" in page and "http" not in page.replace("http-equiv", "")
     lines = list(report.tsv())
-    assert lines[0].split("\t")[:4] == ["head", "does", "importance", "±"]
+    assert lines[0].split("\t")[:4] == ["head", "pattern", "importance", "±"]
     assert lines[1].startswith("encoder.0.self:1\tprevious\t+0.2500\t0.0100")
-    assert [row.head for row in report.sorted_by("does").rows] == [0, 1]
+    assert [row.head for row in report.sorted_by("pattern").rows] == [0, 1]
     assert [row.head for row in report.sorted_by("±").rows] == [1, 0]  # missing values stay last
     with pytest.raises(UsageError, match="did you mean entropy"):
         report.sorted_by("entrpy")

@@ -131,8 +131,8 @@ def test_the_command_line_prints_the_predictions_of_the_pipeline(
     assert run(["fill", str(folder), "--in", str(texts), "--json", "--top-k", "2", "--threads", "1"]) == 0
     results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [result["text"] for result in results] == MASKED
-    assert len(results[2]["gaps"]) == 3
-    assert len(results[0]["gaps"][0]) == 2
+    assert len(results[2]["masks"]) == 3
+    assert len(results[0]["masks"][0]) == 2
     assert run(["fill", str(folder), MASKED[0], "--top-k", "3", "--threads", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (predictions,) = pipeline(MASKED[0], top_k=3).masks

@@ -102,7 +102,7 @@ def test_labelled_texts_are_scored(classifier: Path) -> None:
     pipeline = load_classifier(classifier, threads=1)
     predictions = pipeline.classify(TEXTS)
     scores = pipeline.evaluate(LabelledTexts.from_texts(TEXTS, [str(label) for label in predictions]), predictions)
-    assert (scores["texts"], scores["accuracy"], scores["macro_f1"], scores["cut"]) == (3, 100.0, 100.0, 1)
+    assert (scores["texts"], scores["accuracy"], scores["macro_f1"], scores["truncated"]) == (3, 100.0, 100.0, 1)
     assert np.array(scores["confusion"]).sum() == np.trace(scores["confusion"]) == 3
     with pytest.raises(DataError, match="row 2: the label 'god' .*did you mean good"):
         pipeline.evaluate(LabelledTexts.from_texts(TEXTS, ["good", "god", "bad"]), predictions)

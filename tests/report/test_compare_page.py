@@ -60,7 +60,7 @@ def test_the_conclusion_names_the_best_model_significant_differences_and_quality
 def test_quality_retained_on_long_sources_needs_long_and_short_ones() -> None:
     model = build_model("a", 20.0, None, 5.0)
     assert model.retained_on_long == pytest.approx(0.25)
-    assert model.to_dict()["kept_on_long"] == model.retained_on_long
+    assert model.to_dict()["retained_on_long"] == model.retained_on_long
     without_long = ComparedModel("b", "", 1, model.scores, 0, 0, None, model.by_length[:2], 1.0)
     assert without_long.retained_on_long is None
     header, first, second = ComparisonReport("t", [model, without_long], "", "").table()
@@ -77,16 +77,16 @@ def test_the_json_of_a_model_has_fixed_keys_and_no_picture() -> None:
         "scores",
         "low",
         "high",
-        "chance",
+        "p_value",
         "by_length",
-        "decoding",
-        "training",
+        "sentences_per_second",
+        "tokens_per_second",
         "minutes",
         "losses",
-        "said",
+        "prediction",
         "bleu_short",
         "bleu_long",
-        "kept_on_long",
+        "retained_on_long",
     ]
 
 

@@ -39,8 +39,8 @@ def test_the_demo_shows_scores_attention_and_page(tmp_path: Path, capfd: pytest.
     assert run(["demo", "--out", str(tmp_path), "--seconds", "2", "--json"]) == 0  # again: no training
     out, _ = capfd.readouterr()
     result = json.loads(out.splitlines()[-1])
-    assert sum(language["of"] for language in result["by_language"].values()) == 43
-    correct = sum(language["right"] for language in result["by_language"].values())
+    assert sum(language["total"] for language in result["by_language"].values()) == 43
+    correct = sum(language["correct"] for language in result["by_language"].values())
     assert result["exact_match"] == pytest.approx(100 * correct / 43)
 
 
@@ -60,7 +60,7 @@ def test_a_demo_that_runs_out_of_time_reports_it(tmp_path: Path, capfd: pytest.C
     result = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert result["goal_reached"] is False
     assert result["verdict"]["status"] in ("learned_nothing", "needs_more_time")
-    assert result["shown"]["right"] is False
+    assert result["example"]["correct"] is False
 
 
 def test_a_demo_stops_when_validation_is_good(

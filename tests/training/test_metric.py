@@ -95,7 +95,7 @@ def test_the_metric_stands_in_what_a_run_writes_and_in_evaluations(
     assert all(any(name.endswith(metric) for name in event) for event in evaluations(out))
     capfd.readouterr()
     assert run(["info", str(out)]) == 0
-    assert f"selected by: {metric}" in capfd.readouterr().out
+    assert f"selected by: {METRICS[metric].field_name} on validation data" in capfd.readouterr().out
 
     flags = [flag for name in evaluated for flag in ("--metric", name)]
     assert run(["evaluate", str(out), str(data / file), *flags, "--threads", "1"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,22 +100,25 @@ def test_a_run_that_learned_nothing_is_reported_everywhere(
     name: str, data: Path, tmp_path: Path, capfd: Output
 ) -> None:
     assert run(command(data, name, tmp_path / "run")) == 0
-    out = capfd.readouterr().out
-    assert "try it" not in out
-    last = out.splitlines()[-1]
-    assert last.startswith("learned nothing: ")
-    assert "train longer: --" in last
-    assert "with another --out" in last
+    training, result, advice = capfd.readouterr().out.splitlines()
+    assert training.startswith("trained  ")
+    label, reason = result.split(maxsplit=1)
+    assert label == "result"
+    assert reason.startswith("learned nothing: ")
+    assert "train longer: --" in reason
+    assert "with another --out" in reason
+    assert advice.startswith(f"next     regard train {name.split(',')[0]} ")
+    assert advice.endswith(f" --out {tmp_path / 'run-2'}")
 
     for file in ("run.json", "task.json"):
         record = json.loads((tmp_path / "run" / file).read_text())
         verdict = record.get("result", record)["verdict"]
         assert verdict["status"] == "learned_nothing", file
         assert verdict["baseline"]
-    assert f"**L{last[1:]}.**" in (tmp_path / "run/README.md").read_text()
+    assert f"**L{reason[1:]}.**" in (tmp_path / "run/README.md").read_text()
 
     assert run(["info", str(tmp_path / "run")]) == 0
-    assert last in capfd.readouterr().out.splitlines()
+    assert reason in capfd.readouterr().out.splitlines()
 
     assert run([*command(data, name, tmp_path / "run"), "--json"]) == 0  # finished before: still the same verdict
     report = json.loads(capfd.readouterr().out.splitlines()[-1])
@@ -124,9 +128,10 @@ def test_a_run_that_learned_nothing_is_reported_everywhere(
 def test_a_model_that_learned_has_no_warning(data: Path, tmp_path: Path, capfd: Output) -> None:
     arguments = ["train", "translate", str(data / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "350"]
     assert run([*arguments, *to_options(TRANSLATOR)]) == 0
-    assert (
-        capfd.readouterr().out.splitlines()[-1] == f'try it: regard translate {tmp_path / "run"} "A text to translate."'
-    )
+    training, result, advice = capfd.readouterr().out.splitlines()
+    assert re.fullmatch(r"trained  Transformer, .+; [\d,]+ parameters, on \d+ pairs, 350 steps in .+: .+/run", training)
+    assert re.fullmatch(r"result   BLEU [\d.]+ on validation data; baseline [\d.]+ \(.+\)", result)
+    assert advice == f'next     regard translate {tmp_path / "run"} "A text to translate."'
     record = json.loads((tmp_path / "run/task.json").read_text())
     assert record["verdict"]["status"] == "ok"
     assert 4 < record["verdict"]["baseline"]["token frequencies"]["perplexity"] < 9  # six letters and the end
@@ -137,10 +142,11 @@ def test_a_model_that_learned_has_no_warning(data: Path, tmp_path: Path, capfd: 
 def test_a_run_that_was_too_short_advises_how_long_to_train(data: Path, tmp_path: Path, capfd: Output) -> None:
     arguments = ["train", "translate", str(data / "reverse.tsv"), "--out", str(tmp_path / "run"), "--steps", "160"]
     assert run([*arguments, *to_options(TRANSLATOR)]) == 0
-    usage, last = capfd.readouterr().out.splitlines()[-2:]
-    assert usage.startswith("try it: ")
-    assert last.startswith("more time is needed: validation ")
-    assert last.endswith("train longer: --steps 640, with another --out")
+    _, result, advice = capfd.readouterr().out.splitlines()
+    assert "; more time is needed: validation " in result
+    assert result.endswith("train longer: --steps 640, with another --out")
+    assert advice.startswith(f"next     regard train translate {data / 'reverse.tsv'} ")
+    assert advice.endswith(f" --steps 640 --out {tmp_path / 'run-2'}")
 
 
 def test_an_interrupted_run_has_the_verdict_of_an_uninterrupted_one(

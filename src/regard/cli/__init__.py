@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 import click
@@ -54,6 +55,14 @@ HELP = """Train, run and visualise attention models on your own text.
 # exit codes that shells report for SIGINT and SIGPIPE
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The command line of this process."""
+
+    started: float  # time.monotonic() at its start: time budgets count from here
+    arguments: tuple[str, ...]
 
 
 class Verbs(click.Group):
@@ -105,8 +114,8 @@ def run(arguments: Sequence[str], command: click.Command | None = None, program:
 
 def _run_command(arguments: Sequence[str], command: click.Command, program: str) -> int:
     try:
-        started = time.monotonic()  # time budgets count from here: a verb's imports take seconds
-        status = command.main(args=list(arguments), prog_name=program, standalone_mode=False, obj=started)
+        invocation = Invocation(started=time.monotonic(), arguments=tuple(arguments))  # a verb's imports take seconds
+        status = command.main(args=list(arguments), prog_name=program, standalone_mode=False, obj=invocation)
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code

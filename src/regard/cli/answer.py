@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT, TEXT_FLAGS, TestSet, evaluator, iter_windows
+from regard.cli.model_options import (
+    ENGINE_OPTIONS,
+    EVALUATIONS,
+    MODEL_ARGUMENT,
+    TEXT_FLAGS,
+    TestSet,
+    evaluator,
+    iter_windows,
+)
 from regard.cli.options import Option, verb
 from regard.cli.output import json_line, note, print_result, show_progress, write_lines
 from regard.cli.texts import ENCODING, TextInput
@@ -54,6 +62,7 @@ MIN_SCORE = 0.0005  # alternatives below it are not printed
         ENCODING,
         *ENGINE_OPTIONS,
     ],
+    output=["regard.pipeline.question_answering:AnswerDict", "regard.pipeline.story_qa:StoryAnswerDict"],
 )
 def answer(context: click.Context, folder: str, questions: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Answer questions by the task of the model."""
@@ -204,7 +213,10 @@ def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]
     return [*separator, escape_invisible(answer.question), line, "", *table]
 
 
-@evaluator("--out", "--metric", "--unknown-answers", *(flag for flag in TEXT_FLAGS if flag != "--precision"))
+@evaluator(
+    *("--out", "--metric", "--unknown-answers", *(flag for flag in TEXT_FLAGS if flag != "--precision")),
+    output=f"{EVALUATIONS}:StoryEvaluation",
+)
 def evaluate_stories(test: TestSet) -> None:
     """Evaluate on story files, each a task: error rates, and how often attention is on the supporting sentences."""
     from regard.data.babi import read_stories
@@ -221,7 +233,7 @@ def evaluate_stories(test: TestSet) -> None:
     print_result(scores.to_dict(), [*scores.lines(), *test.metric_lines(scores.metrics)], test.as_json)
 
 
-@evaluator("--backend", "--out", "--metric", *TEXT_FLAGS)
+@evaluator("--backend", "--out", "--metric", *TEXT_FLAGS, output=f"{EVALUATIONS}:AnswerEvaluation")
 def evaluate_answers(test: TestSet) -> None:
     """Evaluate on SQuAD files: exact match and F1."""
     from regard.data.squad import read_squad
@@ -238,4 +250,4 @@ def evaluate_answers(test: TestSet) -> None:
     scores = model.evaluate(questions, answers, metrics=test.metrics)
     metrics = [METRICS[name].format_value(value) for name, value in scores.items() if name in METRICS]
     lines = [f"{len(questions):,} questions: {', '.join(metrics)}", model.truncation_report.format()]
-    print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)
+    print_result({**scores, "truncation": model.truncation_report.to_dict()}, lines, test.as_json)

@@ -51,6 +51,7 @@ for representative figures.
         Option(["--count"], type=click.IntRange(1), help="Texts per batch. [default: 200; with --quick 32]"),
         Option(["--quick"], is_flag=True, help="Fewer texts and rounds."),
     ],
+    output=["regard.report.json_output:ModelBenchmarkDict"],
 )
 def bench(
     context: click.Context,
@@ -85,7 +86,8 @@ def bench(
         log=note,
     )
     skipped = [f"skipped: {reason}" for reason in report.skipped]
-    summary = f"{report.texts} texts, median and range of {report.rounds} rounds; milliseconds of single texts"
+    rounds_noun = "round" if report.rounds == 1 else "rounds"
+    summary = f"{report.texts} texts, median and range of {report.rounds} {rounds_noun}; milliseconds of single texts"
     print_result(report.to_dict(), [*align_columns(report.table()), "", summary, *skipped], as_json)
 
 

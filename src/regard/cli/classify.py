@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import COLUMN_FLAGS, ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator, iter_windows
+from regard.cli.model_options import (
+    COLUMN_FLAGS,
+    ENGINE_OPTIONS,
+    EVALUATIONS,
+    TEXT_FLAGS,
+    TestSet,
+    evaluator,
+    iter_windows,
+)
 from regard.cli.options import Option
-from regard.cli.output import align_columns, json_line, note, note_each, print_result, show_progress, write_lines
+from regard.cli.output import align_columns, note, note_each, print_result, show_progress, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 from regard.errors import UsageError
 
@@ -26,13 +34,14 @@ A text longer than the model's limit is read in windows. In a pair of texts, a t
 \b
   regard classify runs/mood "A quiet triumph."
   regard classify runs/mood --in reviews.txt --out labels.tsv
-  regard classify runs/mood --all --json < reviews.txt
+  regard classify runs/mood --json < reviews.txt
 """
 
 
 @text_verb(
     HELP,
     [Option(["--all", "all_labels"], is_flag=True, help="Print the probability of every label."), *ENGINE_OPTIONS],
+    output=["regard.pipeline.classification:LabelDict"],
 )
 def classify(context: click.Context, folder: str, inputs: TextInput, all_labels: bool, **load_options: Any) -> None:
     """Print a label for each text."""
@@ -46,7 +55,7 @@ def classify(context: click.Context, folder: str, inputs: TextInput, all_labels:
         inputs,
         load_model,
         lambda model, window: model.stream(*_split_pairs(window, bool(model.task.get("has_pairs")))),
-        lambda _, index, label: [format_label(label, index, all_labels, inputs.as_json)],
+        lambda model, index, label: [format_label(label, all_labels)],
     )
 
 
@@ -61,28 +70,17 @@ def _split_pairs(texts: Sequence[str], has_pairs: bool) -> tuple[list[str], list
     return [sides[0] for sides in pairs], [sides[-1] for sides in pairs]
 
 
-def format_label(label: Label, index: int, all_labels: bool, as_json: bool) -> str:
+def format_label(label: Label, all_labels: bool) -> str:
     """Format the prediction for one text as a line."""
-    if as_json:
-        result: dict[str, Any] = {
-            "number": index,
-            "text": label.text,
-            "label": str(label) or None,
-            "probability": round(label.probability, 6),
-            "cut": label.truncated,
-            "windows": label.windows,
-            "labels": list(label.labels),
-            "backend": label.backend,
-        }
-        if all_labels:
-            result["probabilities"] = {name: round(p, 6) for name, p in label.probabilities.items()}
-        return json_line(result)
     if all_labels:
         return "\t".join(f"{name}\t{probability:.4f}" for name, probability in label.probabilities.items())
     return f"{label}\t{label.probability:.4f}"
 
 
-@evaluator("--backend", "--out", "--metric", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS)
+@evaluator(
+    *("--backend", "--out", "--metric", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS),
+    output=f"{EVALUATIONS}:LabelEvaluation",
+)
 def evaluate_labels(test: TestSet) -> None:
     """Evaluate a classifier: accuracy with its confidence interval, macro-F1 and the confusion matrix."""
     from regard.data.labelled import read_labelled
@@ -110,7 +108,7 @@ def evaluate_labels(test: TestSet) -> None:
     else:
         lines = _format_multi_label(scores, model.truncation_report)
     lines += test.metric_lines(scores)
-    print_result({**scores, "account": model.truncation_report.to_dict()}, lines, test.as_json)
+    print_result({**scores, "truncation": model.truncation_report.to_dict()}, lines, test.as_json)
 
 
 def _with_label_separator(config: ReadConfig, model: ClassificationPipeline) -> ReadConfig:

@@ -74,6 +74,7 @@ by source length, loss curves, and the attention of every model on one sentence.
         *(option for option in READ_OPTIONS if getattr(option, "path", "") not in ("text", "label")),
     ],
     greedy=("--valid", "--test"),
+    output=["regard.training.listeners:TrainingEvent", "regard.report.json_output:ComparisonReportDict"],
 )
 def compare(
     context: click.Context,

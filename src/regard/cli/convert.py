@@ -44,6 +44,7 @@ FORMATS = "Format: huggingface (transformers), ctranslate2, onnx, or regard (our
         ),
     ],
     greedy=("--shortlist",),
+    output=["regard.checkpoint.export.convert:ConversionResult"],
 )
 def convert(
     context: click.Context,
@@ -58,7 +59,5 @@ def convert(
     from regard.checkpoint.export.convert import convert as convert_folder
 
     converted = convert_folder(folder, out, format=format, precision=precision, shortlist=shortlist)
-    report = converted.report
-    result = {"folder": str(converted.folder), "model_type": converted.model_type, "weights": vars(report)}
-    lines = [f"{converted.folder}: written as {converted.model_type}", *report.format_lines()]
-    print_result(result, lines, as_json)
+    lines = [f"{converted.folder}: written as {converted.model_type}", *converted.report.format_lines()]
+    print_result(converted.to_dict(), lines, as_json)

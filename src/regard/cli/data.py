@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import TypedDict
 
 import click
 
@@ -35,7 +36,7 @@ Each pass uses every pair once and joins other pairs.
 \b
   regard data join train.en train.de --max-pairs 5 --passes 3 --out long.en long.de
 """
-MAKE = """Generate synthetic pairs: dates, numbers (extra `made`), spoken, copy, reverse or sort.
+MAKE = """Generate synthetic pairs: dates, numbers (extra `numbers`), spoken, copy, reverse or sort.
 
 Each target belongs to one split, so that no test pair occurs in training data.
 
@@ -44,6 +45,32 @@ Each target belongs to one split, so that no test pair occurs in training data.
   regard data make sort --count 1000 --split test --out test.in test.out
   regard data make reverse --lengths 24-30 --out long.tsv
 """
+
+
+class CleanedDict(TypedDict):
+    """What `regard data clean --json` prints."""
+
+    read: int  # pairs of the files
+    rejected: int  # rows that could not be read, with --lenient
+    kept: int
+    removed: dict[str, int]  # reason → pairs
+    out: list[str]  # files
+
+
+class GeneratedDict(TypedDict):
+    """What `regard data make --json` prints."""
+
+    pairs: int
+    out: list[str]  # files
+
+
+class JoinedDict(TypedDict):
+    """What `regard data join --json` prints."""
+
+    read: int  # pairs of the files
+    rejected: int  # rows that could not be read, with --lenient
+    rows: int  # written
+    out: list[str]  # files
 
 
 def _split_option(name: str, noun: str) -> Option:
@@ -56,6 +83,7 @@ def _split_option(name: str, noun: str) -> Option:
     CHECK,
     [FILES, _split_option("valid", "Validation split"), _split_option("test", "Test split"), *READ_OPTIONS],
     greedy=("--valid", "--test"),
+    output=["regard.data.check:CorpusReportDict"],
 )
 def check(
     context: click.Context, files: tuple[str, ...], valid: tuple[str, ...], test: tuple[str, ...], as_json: bool
@@ -93,6 +121,7 @@ def check(
         *READ_OPTIONS,
     ],
     greedy=("--out", "--exclude"),
+    output=[CleanedDict],
 )
 def clean(
     context: click.Context,
@@ -126,7 +155,13 @@ def clean(
     num_kept = len(cleaned.pairs)
     lines = [f"{num_kept:,} of {len(pairs):,} pairs kept in {' and '.join(out)}"]
     lines += [f"  {count:,} {reason}" for reason, count in cleaned.removed.items()]
-    counts = {"read": pairs.num_read, "rejected": pairs.num_rejected, "kept": num_kept, "removed": cleaned.removed}
+    counts: CleanedDict = {
+        "read": pairs.num_read,
+        "rejected": pairs.num_rejected,
+        "kept": num_kept,
+        "removed": cleaned.removed,
+        "out": list(out),
+    }
     print_result(counts, lines, as_json)
 
 
@@ -161,6 +196,7 @@ def clean(
         ),
     ],
     greedy=("--out",),
+    output=[GeneratedDict],
 )
 def make(
     context: click.Context,
@@ -184,7 +220,8 @@ def make(
     _write_pairs(out, [(row.source, row.target) for row in rows])
     if alignment:
         write_lines(alignment, (" ".join(f"{source}-{target}" for source, target in row.links) for row in rows))
-    print_result({"pairs": count, "files": list(out)}, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
+    result: GeneratedDict = {"pairs": count, "out": list(out)}
+    print_result(result, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
 
 
 def _parse_range(text: str | None) -> tuple[int, int] | None:
@@ -207,6 +244,7 @@ def _parse_range(text: str | None) -> tuple[int, int] | None:
         *READ_OPTIONS,
     ],
     greedy=("--out",),
+    output=[JoinedDict],
 )
 def join(
     context: click.Context,
@@ -224,7 +262,12 @@ def join(
     note_each(pairs.notes)
     rows = list(join_pairs(pairs, max_pairs=max_pairs, passes=passes, seed=seed))
     _write_pairs(out, rows)
-    counts = {"read": pairs.num_read, "rejected": pairs.num_rejected, "rows": len(rows), "files": list(out)}
+    counts: JoinedDict = {
+        "read": pairs.num_read,
+        "rejected": pairs.num_rejected,
+        "rows": len(rows),
+        "out": list(out),
+    }
     lines = [f"{len(pairs):,} pairs joined to {len(rows):,} rows in {' and '.join(out)}"]
     print_result(counts, lines, as_json)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import click
 
 from regard.cli.options import FiniteRange, Option, verb
-from regard.cli.output import note, print_result, progress_listener
+from regard.cli.output import note, own_command, print_result, progress_listener
 from regard.errors import UsageError
 
 HELP = """Train a small model that normalises dates in twenty languages to 2017-03-03, and show its attention.
@@ -45,6 +44,7 @@ minute on an idle machine, later on a busy one. A second call shows the trained 
             help="Limit of the training time, in seconds.",
         ),
     ],
+    output=["regard.training.listeners:TrainingEvent", "regard.report.json_output:DemoResultDict"],
 )
 def demo(context: click.Context, out: str, minutes: float | None, seconds: float | None, as_json: bool) -> None:
     """Run the demo."""
@@ -55,11 +55,4 @@ def demo(context: click.Context, out: str, minutes: float | None, seconds: float
     max_seconds = seconds or 60 * (minutes or 0) or MAX_SECONDS
     with progress_listener(as_json) as listener:
         result = run_demo(Path(out), max_seconds, [listener], note)
-    print_result(result.to_dict(), result.lines(colour=sys.stdout.isatty(), command=_own_command()), as_json)
-
-
-def _own_command() -> str:
-    """Command that runs this program from the current folder."""
-    if shutil.which("regard"):
-        return "regard"
-    return sys.argv[0] if Path(sys.argv[0]).name == "regard" else "python -m regard"
+    print_result(result.to_dict(), result.lines(colour=sys.stdout.isatty(), command=own_command()), as_json)

@@ -9,7 +9,7 @@ import click
 
 from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import HELP_ALL, Option, changed_settings, dotted_options, verb
-from regard.cli.train import ADVANCED, in_help_order, train_and_report
+from regard.cli.train import ADVANCED, TRAINING_OUTPUT, in_help_order, train_and_report
 from regard.cli.train import FLAGS as TRAIN_FLAGS
 from regard.cli.train import SECTIONS as TRAIN_SECTIONS
 from regard.config.runs import build_run, run_config_class
@@ -67,6 +67,10 @@ OPTIONS = dotted_options(
     in_help_order(_student_knobs()), flags=FLAGS, sections=SECTIONS, skip=SKIPPED, advanced=ADVANCED
 )
 
+for option in OPTIONS:
+    if getattr(option, "path", "") == "distillation.student_layers" and isinstance(option, Option):
+        option.help = "Layers of the student, fewer than the teacher has.  [required]"
+
 
 @verb(
     HELP,
@@ -85,6 +89,7 @@ OPTIONS = dotted_options(
     ],
     greedy=("--valid", "--data.valid"),
     max_values=len,
+    output=TRAINING_OUTPUT,
 )
 def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str, as_json: bool) -> None:
     """Train a student."""

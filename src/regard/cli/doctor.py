@@ -15,7 +15,11 @@ HELP = """Show versions, processor, matmul speed by precision, extras and free d
 """
 
 
-@verb(HELP, [Option(["--quick"], is_flag=True, help="Skip the timing of matrix products.")])
+@verb(
+    HELP,
+    [Option(["--quick"], is_flag=True, help="Skip the timing of matrix products.")],
+    output=["regard.report.doctor:Diagnosis"],
+)
 def doctor(context: click.Context, quick: bool, as_json: bool) -> None:
     """Print the diagnosis of this machine."""
     from regard.report.doctor import diagnose

@@ -15,7 +15,7 @@ from regard.config.inference import EmbeddingConfig
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.pipeline.embedding import EmbeddingPipeline
+    from regard.pipeline.embedding import EmbeddingDict, EmbeddingPipeline
     from regard.text.special_tokens import TruncationReport
 
 HELP = """Compute an embedding of TEXT, of each line of a file, or of standard input line by line.
@@ -30,7 +30,11 @@ the hub. --out is a NumPy file; without it each embedding is printed as a line o
 EMBEDDING_OPTIONS = knob_options(EmbeddingConfig, section="Embeddings")
 
 
-@text_verb(HELP, [*EMBEDDING_OPTIONS, *ENGINE_OPTIONS])
+@text_verb(
+    HELP,
+    [*EMBEDDING_OPTIONS, *ENGINE_OPTIONS],
+    output=["regard.pipeline.embedding:EmbeddingDict", "regard.pipeline.embedding:EmbeddingFileDict"],
+)
 def embed(context: click.Context, folder: str, inputs: TextInput, **load_options: Any) -> None:
     """Print or write the embedding of each text."""
     if inputs.out and not inputs.out.endswith(".npy"):
@@ -78,9 +82,10 @@ def _flatten(batches: Iterator[list[tuple[str, Any]]]) -> Iterator[tuple[str, An
 
 
 def _print_embeddings(pairs: Iterator[tuple[str, Any]], as_json: bool) -> None:
-    for index, (text, vector) in enumerate(pairs):
+    for text, vector in pairs:
         if as_json:
-            print(json_line({"number": index, "text": text, "vector": [round(float(x), 7) for x in vector]}))
+            result: EmbeddingDict = {"text": text, "vector": [round(float(x), 7) for x in vector]}
+            print(json_line(result), flush=True)
         else:
             print(" ".join(f"{x:.6g}" for x in vector), flush=True)
 
@@ -95,21 +100,10 @@ def _write_embeddings(inputs: TextInput, stream: _EmbeddingStream, pairs: Iterat
     write_array(inputs.out, array)
     num_texts, embedding_size = array.shape
     result = {
-        "file": inputs.out,
+        "out": inputs.out,
         "texts": num_texts,
-        "width": embedding_size,
+        "embedding_size": embedding_size,
         "windows": stream.num_windows,
-        "truncation": _truncation_counts(stream.truncation) if stream.truncation is not None else None,
+        "truncation": stream.truncation.to_dict() if stream.truncation is not None else None,
     }
     print_result(result, [f"{inputs.out}: {num_texts:,} embeddings of size {embedding_size}"], inputs.as_json)
-
-
-def _truncation_counts(report: TruncationReport) -> dict[str, int]:
-    """Counts of a truncation report under the keys of this command's JSON."""
-    return {
-        "texts": report.texts,
-        "tokens": report.tokens,
-        "cut_texts": report.truncated_texts,
-        "cut_tokens": report.truncated_tokens,
-        "max_length": report.max_length,
-    }

@@ -10,6 +10,7 @@ from regard.cli.model_options import (
     DECODING_OPTIONS,
     ENGINE_OPTIONS,
     ENSEMBLE,
+    EVALUATIONS,
     FILES,
     MODEL_ARGUMENT,
     READ_OPTIONS,
@@ -31,7 +32,7 @@ from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve, usage_hint
 
 
-@evaluator("--metric", *TEXT_FLAGS)
+@evaluator("--metric", *TEXT_FLAGS, output=f"{EVALUATIONS}:LanguageModelEvaluation")
 def evaluate_elmo(test: TestSet) -> None:
     """Perplexity of running text, forward and backward."""
     from regard.data.documents import read_documents
@@ -95,6 +96,7 @@ SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
         *DECODING_OPTIONS,
         *ENGINE_OPTIONS,
     ],
+    output=[f"{EVALUATIONS}:evaluation_outputs"],
 )
 def evaluate(
     context: click.Context,
@@ -146,7 +148,10 @@ def _torch_options(folder: str, task: str, load_options: dict[str, Any]) -> dict
     return {**options, "precision": options["precision"] or "float32"}
 
 
-@evaluator("--backend", "--out", "--metric", "--split", "--ensemble", *PAIR_FLAGS, *TEXT_FLAGS, *DECODING_FLAGS)
+@evaluator(
+    *("--backend", "--out", "--metric", "--split", "--ensemble", *PAIR_FLAGS, *TEXT_FLAGS, *DECODING_FLAGS),
+    output=f"{EVALUATIONS}:TranslationEvaluation",
+)
 def evaluate_translation(test: TestSet) -> None:
     """Translate the source side and compare with the target side."""
     from regard.data.pairs import read_pairs

@@ -17,6 +17,7 @@ from regard.components import VIEWS
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
+    from regard.view.record.json_form import FigureFileDict, TerminalViewDict
     from regard.view.record.record import Record
 
 
@@ -85,9 +86,10 @@ LAYOUT_SECTION = "Layout"
         Option(
             ["--norm"],
             default="raw",
-            metavar="NAME",
+            metavar="raw|row|content",
             section=VIEW_SECTION,
-            help="Weights: raw, row (divided by the row's maximum) or content (without special tokens). [default: raw]",
+            help="Scale of the drawn weights: raw; row: divided by the maximum of the row; content: without special "
+            "tokens, each row summing to 1. [default: raw]",
         ),
         Option(["--passage"], metavar="FILE", help="Passage of a question."),
         Option(["--story"], metavar="FILE", help="Story of a question, one sentence per line."),
@@ -121,6 +123,7 @@ LAYOUT_SECTION = "Layout"
         ),
         *ENGINE_OPTIONS,
     ],
+    output=["regard.view.record.json_form:FigureFileDict", "regard.view.record.json_form:TerminalViewDict"],
 )
 def figure(
     context: click.Context,
@@ -165,7 +168,12 @@ def figure(
     for warning in user_warnings:
         note(f"note: {warning.message}")
     width_mm, height_mm = drawing.millimetres
-    result = {"out": out, "view": drawing.view, "millimetres": drawing.millimetres, "notes": list(drawing.notes)}
+    result: FigureFileDict = {
+        "out": out,
+        "view": drawing.view,
+        "millimetres": [width_mm, height_mm],
+        "notes": list(drawing.notes),
+    }
     print_result(result, [f"{out}: {drawing.about}, {width_mm:g} × {height_mm:g} mm"], as_json)
 
 
@@ -196,7 +204,8 @@ def _print_view(record: Record, view: str, selection: dict[str, Any], as_json: b
     from regard.view.terminal_views import render_view, supports_colour
 
     rendered = render_view(record, view, colour=supports_colour() and not as_json, **selection)
-    print_result({"view": view, "title": record.title, "lines": rendered.split("\n")}, [rendered], as_json)
+    result: TerminalViewDict = {"view": view, "title": record.title, "lines": rendered.split("\n")}
+    print_result(result, [rendered], as_json)
 
 
 def _qkv_head(attention: str, layer: int | None, head: int | None) -> str:

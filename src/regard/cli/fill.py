@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import TEXT_FLAGS, TORCH_OPTIONS, TestSet, evaluator
+from regard.cli.model_options import EVALUATIONS, TEXT_FLAGS, TORCH_OPTIONS, TestSet, evaluator
 from regard.cli.options import Option
-from regard.cli.output import json_line, note, print_result
+from regard.cli.output import note, print_result
 from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ with the token filled in; with several masks, the predictions for the first mask
         Option(["--top-k"], type=click.IntRange(1, 1000), default=5, help="Predictions per mask. [default: 5]"),
         *TORCH_OPTIONS,
     ],
+    output=["regard.pipeline.fill_mask:FilledTextDict"],
 )
 def fill(context: click.Context, folder: str, inputs: TextInput, top_k: int, **load_options: Any) -> None:
     """Print the predictions for each mask."""
@@ -42,40 +44,24 @@ def fill(context: click.Context, folder: str, inputs: TextInput, top_k: int, **l
 
         return load_filler(folder, **load_options)
 
-    def format_prediction(model: FillMaskPipeline, index: int, filled: FilledText) -> list[str]:
+    def predict(model: FillMaskPipeline, window: Sequence[str]) -> Iterator[FilledText]:
         nonlocal num_truncated
-        num_truncated += filled.truncated > 0
-        return [format_filled_text(filled, index, inputs.as_json)]
+        for filled in model.stream(window, top_k=top_k):
+            num_truncated += filled.truncated > 0
+            yield filled
 
-    process_texts(inputs, load_model, lambda model, window: model.stream(window, top_k=top_k), format_prediction)
+    process_texts(inputs, load_model, predict, lambda model, index, filled: format_filled_text(filled))
     if num_truncated:
-        note(f"{num_truncated:,} texts were truncated around their masks: --json shows how many tokens were cut")
+        note(f"{num_truncated:,} texts were truncated around their masks: --json shows how many tokens of each")
 
 
-def format_filled_text(filled: FilledText, index: int, as_json: bool) -> str:
-    """Format the predictions for one text: one line per prediction, or one JSON object."""
+def format_filled_text(filled: FilledText) -> list[str]:
+    """Format the predictions for one text, one line each."""
     predictions = [prediction for mask in filled.masks for prediction in mask]
-    if not as_json:
-        lines = [f"{prediction.token}\t{prediction.probability:.4f}\t{prediction.text}" for prediction in predictions]
-        return "\n".join(lines)
-    masks = [
-        [
-            {
-                "word": prediction.token,
-                "probability": round(prediction.probability, 6),
-                "token": prediction.token_id,
-                "text": prediction.text,
-            }
-            for prediction in mask
-        ]
-        for mask in filled.masks
-    ]
-    return json_line(
-        {"number": index, "text": filled.text, "best": filled.best_text, "gaps": masks, "cut": filled.truncated}
-    )
+    return [f"{prediction.token}\t{prediction.probability:.4f}\t{prediction.text}" for prediction in predictions]
 
 
-@evaluator("--metric", *TEXT_FLAGS)
+@evaluator("--metric", *TEXT_FLAGS, output=f"{EVALUATIONS}:LanguageModelEvaluation")
 def evaluate_masked_lm(test: TestSet) -> None:
     """Perplexity of masked tokens of running text."""
     from regard.data.documents import read_documents
@@ -84,7 +70,7 @@ def evaluate_masked_lm(test: TestSet) -> None:
     documents = read_documents(test.files, test.read_config)
     scores = load_filler(test.folder, **test.load_options).evaluate(documents, metrics=test.metrics)
     lines = [
-        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['hidden']:,} of them masked: "
+        f"{scores['documents']:,} documents, {scores['tokens']:,} tokens, {scores['masked']:,} of them masked: "
         f"perplexity {scores['perplexity']:.2f}"
     ]
     if "perplexity_unigram" in scores:

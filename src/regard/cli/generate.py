@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator
+from regard.cli.model_options import ENGINE_OPTIONS, EVALUATIONS, TEXT_FLAGS, TestSet, evaluator
 from regard.cli.options import changed_settings, knob_options
 from regard.cli.output import json_line, note, print_result
 from regard.cli.texts import TextInput, text_verb, write_output
@@ -30,7 +30,11 @@ On a terminal a single text is printed while it is generated. The same seed gene
 SEPARATOR = "―――"  # line between two texts
 
 
-@text_verb(HELP, [*knob_options(GenerationConfig, section="Generation"), *ENGINE_OPTIONS])
+@text_verb(
+    HELP,
+    [*knob_options(GenerationConfig, section="Generation"), *ENGINE_OPTIONS],
+    output=["regard.pipeline.generation:GenerationDict"],
+)
 def generate(context: click.Context, folder: str, inputs: TextInput, **load_options: Any) -> None:
     """Print generated texts."""
     config = GenerationConfig().override(changed_settings(context, GenerationConfig))
@@ -59,32 +63,17 @@ def _iter_lines(
     model: GenerationPipeline, prompts: Sequence[str], config: GenerationConfig, as_json: bool
 ) -> Iterator[str]:
     is_first = True
-    for index, prompt in enumerate(prompts):
+    for prompt in prompts:
         (generations,) = model.generate([prompt], config)
         _note_unused_prompt(generations[0])
-        for sample, generation in enumerate(generations):
+        for generation in generations:
             if as_json:
-                yield _format_json(generation, index, sample, prompt)
+                yield json_line(generation.to_dict())
                 continue
             if not is_first:
                 yield SEPARATOR
             is_first = False
             yield generation.full_text
-
-
-def _format_json(generation: Generation, index: int, sample: int, prompt: str) -> str:
-    return json_line(
-        {
-            "number": index,
-            "sample": sample,
-            "prompt": prompt,
-            "text": str(generation),
-            "tokens": len(generation.ids),
-            "finished": generation.finished,
-            "logprob": round(generation.logprob, 4),
-            "cut": generation.truncated,
-        }
-    )
 
 
 def _note_unused_prompt(generation: Generation) -> None:
@@ -95,7 +84,7 @@ def _note_unused_prompt(generation: Generation) -> None:
         note(f"{generation.unknown:,} tokens of the prompt are unknown to the model")
 
 
-@evaluator("--backend", "--metric", *TEXT_FLAGS)
+@evaluator("--backend", "--metric", *TEXT_FLAGS, output=f"{EVALUATIONS}:LanguageModelEvaluation")
 def evaluate_causal_lm(test: TestSet) -> None:
     """Loss of running text per token and per character, and perplexity."""
     from regard.data.documents import read_documents

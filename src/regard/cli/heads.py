@@ -66,6 +66,7 @@ ENDINGS = (".html", ".json", ".tsv")
         *READ_OPTIONS,
         *ENGINE_OPTIONS,
     ],
+    output=["regard.interpret.head_report:HeadReportDict"],
 )
 def heads(
     context: click.Context,

@@ -17,7 +17,7 @@ For a run, also show how far training is and how to resume it.
 """
 
 
-@verb(HELP, [MODEL_ARGUMENT])
+@verb(HELP, [MODEL_ARGUMENT], output=["regard.report.json_output:FolderInfoDict"])
 def info(context: click.Context, folder: str, as_json: bool) -> None:
     """Print the description of a folder."""
     from regard.report.info import describe_folder

@@ -114,6 +114,7 @@ class TestSet:
 
 
 Evaluate = Callable[[TestSet], None]
+EVALUATIONS = "regard.cli.evaluation_output"  # types of what evaluations print as JSON
 TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--ablate", "--json")
 TABLE_FLAGS = ("--format", "--header", "--no-header", "--delimiter")
 COLUMN_FLAGS = ("--text", "--label", "--pair", "--label-separator", *TABLE_FLAGS)
@@ -125,15 +126,16 @@ class Evaluator:
 
     function: Evaluate
     flags: tuple[str, ...]
+    output: Any = None  # type of the JSON object that `--json` prints, besides metrics by name
 
     def __call__(self, test: TestSet) -> None:
         """Evaluate a model."""
         self.function(test)
 
 
-def evaluator(*flags: str) -> Callable[[Evaluate], Evaluator]:
-    """Decorator of an evaluation, with the flags that apply to it."""
-    return lambda function: Evaluator(function, flags)
+def evaluator(*flags: str, output: Any = None) -> Callable[[Evaluate], Evaluator]:
+    """Decorator of an evaluation, with the flags that apply to it and the type of its JSON output without metrics."""
+    return lambda function: Evaluator(function, flags, output)
 
 
 WINDOW = 512  # texts that are sorted by length and processed together; progress is reported after each window

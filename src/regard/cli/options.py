@@ -14,6 +14,7 @@ from regard.config.settings import AUTO, MAX_SIZE, Config, Knob
 from regard.errors import UsageError
 
 Flags = Mapping[str, str]  # dotted path → short flag
+Output = Sequence[Any]  # types, or import strings of types: the forms of what `--json` prints
 HELP_ALL_KEY = "regard.help_all"  # in the metadata of a context: the help lists every option
 _FLAG_WIDTH = 30  # longer flags have a line of their own in the help
 _LAST_SECTION = "Options"
@@ -105,7 +106,8 @@ class Verb(click.Command):
     """A command whose help lists options by section, and whose `greedy` options take several values.
 
     `max_values` computes from the command line how many values a greedy option takes at most. `model_groups` are
-    groups of settings, with their help, that `--help-all` lists on one line each.
+    groups of settings, with their help, that `--help-all` lists on one line each. `output` are the types of the JSON
+    objects that `--json` prints, from which the site's JSON schemas are made.
     """
 
     def __init__(
@@ -114,9 +116,11 @@ class Verb(click.Command):
         greedy: Iterable[str] = (),
         max_values: Callable[[Sequence[str]], int] = max_two_values,
         model_groups: Mapping[str, str] | None = None,
+        output: Output = (),
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
+        self.output = output
         self.model_groups = model_groups or {}
         self.greedy = tuple(greedy)
         self.max_values = max_values
@@ -340,6 +344,7 @@ def verb(
     greedy: Iterable[str] = (),
     max_values: Callable[[Sequence[str]], int] = max_two_values,
     model_groups: Mapping[str, str] | None = None,
+    output: Output = (),
     name: str = "",
     verb_class: type[Verb] = Verb,
 ) -> Callable[[Callable[..., None]], Verb]:
@@ -363,6 +368,7 @@ def verb(
             greedy=greedy,
             max_values=max_values,
             model_groups=model_groups,
+            output=output,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import IO, Any, TypeVar, cast
 from regard.checkpoint.atomic import Sink, write_file
 from regard.cli.progress import JsonListener, LogListener, ProgressBarListener, with_progress
 from regard.errors import UsageError
+from regard.formatting import finite_values
 
 Item = TypeVar("Item")
 
@@ -27,12 +29,12 @@ def print_result(result: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def json_line(result: Any) -> str:
-    """Serialise a result as one line of JSON.
+    """Serialise a result as one line of JSON, which has no infinity: a number that is not finite becomes null.
 
-    >>> json_line({"text": "né"})
-    '{"text": "né"}'
+    >>> json_line({"text": "né", "seconds": float("inf")})
+    '{"text": "né", "seconds": null}'
     """
-    return json.dumps(result, ensure_ascii=False)
+    return json.dumps(finite_values(result), ensure_ascii=False)
 
 
 def note(text: str) -> None:
@@ -50,7 +52,7 @@ def note_each(texts: Iterable[str]) -> None:
 def progress_listener(as_json: bool) -> Iterator[JsonListener | ProgressBarListener | LogListener]:
     """Listener that shows a training run: JSON lines, a live bar on a terminal, or log lines."""
     if as_json:
-        yield JsonListener(lambda line: print(line, flush=True))
+        yield JsonListener(lambda event: print(json_line(event), flush=True))
     elif not sys.stderr.isatty():
         yield LogListener(note)
     else:
@@ -64,6 +66,13 @@ def progress_listener(as_json: bool) -> Iterator[JsonListener | ProgressBarListe
 def show_progress(windows: Iterable[list[Item]], total: int, unit: str) -> Iterator[Item]:
     """Yield the items of all windows and report progress: a bar on a terminal, an occasional line otherwise."""
     return with_progress(windows, total, unit, note, is_terminal=sys.stderr.isatty())
+
+
+def own_command() -> str:
+    """Command that runs this program from the current folder."""
+    if shutil.which("regard"):
+        return "regard"
+    return sys.argv[0] if Path(sys.argv[0]).name == "regard" else "python -m regard"
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
@@ -100,18 +109,25 @@ def write_array(path: str, array: Any) -> None:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows with aligned columns; columns of numbers are aligned to the right.
+    """Format rows with aligned columns; columns of numbers, with or without a title, are aligned to the right.
 
     >>> align_columns([["beam", "5"], ["nbest", "10"]])
     ['beam    5', 'nbest  10']
+    >>> align_columns([["head", "loss"], ["0", "+1.5"], ["1", "–"]])
+    ['head  loss', '   0  +1.5', '   1     –']
     """
     from rich.cells import cell_len
 
     lines = [""] * len(rows)
     for column in zip(*rows, strict=True):
         width = max(map(cell_len, column))
-        is_numeric = all(cell[:1].isdigit() for cell in column)
+        is_numeric = all(_is_number(cell) for cell in column[1:] or column)
         for index, cell in enumerate(column):
             padding = " " * (width - cell_len(cell))
             lines[index] += "  " + (padding + cell if is_numeric else cell + padding)
     return [line[2:].rstrip() for line in lines]
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell begins with a digit, after a sign; or is empty, or a dash for a missing number."""
+    return cell.lstrip("+-−")[:1].isdigit() or cell in ("", "–")

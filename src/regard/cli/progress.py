@@ -5,12 +5,12 @@ Listeners have one method, `on_event(event, data)`; `regard.training.listeners` 
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from regard.formatting import format_duration
+from regard.metric_table import METRICS, format_metrics
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Write = Callable[[str], object]
 LOG_INTERVAL = 10.0  # seconds between log lines
+MIN_BAR_WIDTH = 8  # columns
 
 
 def format_event(event: str, data: dict[str, Any]) -> list[str]:
@@ -42,14 +43,17 @@ def format_event(event: str, data: dict[str, Any]) -> list[str]:
             return [str(data["text"])]
         case "stop":
             return _stop_lines(data)
+        case "done":
+            return [f"finished at {_format_step(data)}: {'; '.join(format_metrics(data['metrics']))}"]
     return []
 
 
 def step_line(data: dict[str, Any]) -> str:
     """Format the state of training as one line.
 
-    >>> step_line({"step": 3, "unit": "epoch", "of": 9, "loss": 0.5, "error": 12.5, "questions_per_second": 812.0})
-    'epoch 3/9, loss 0.500, error 12.5 %, 812 questions/s'
+    >>> step = {"step": 3, "unit": "epoch", "of": 9, "loss": 0.5, "error": 12.5, "learning_rate": 0.005}
+    >>> step_line({**step, "questions_per_second": 812.0, "seconds_left": 65.0})
+    'epoch 3/9, loss 0.500, error 12.5 %, learning rate 0.005, 812 questions/s, 1 min 05 s left'
     """
     total = f"/{data['of']}" if data.get("of") else ""
     return ", ".join([f"{_format_step(data)}{total}", *_training_state(data)])
@@ -61,10 +65,12 @@ def _format_step(data: dict[str, Any]) -> str:
 
 
 def _training_state(data: dict[str, Any]) -> list[str]:
-    """Loss, error rate where it is known, throughput and remaining time."""
+    """Loss, error rate where it is known, learning rate, throughput and remaining time."""
     fragments = [f"loss {data['loss']:.3f}"]
     if "error" in data:
         fragments.append(f"error {data['error']:.1f} %")
+    if "learning_rate" in data:
+        fragments.append(f"learning rate {data['learning_rate']:.2g}")
     for name, rate in data.items():
         if name.endswith("_per_second"):
             fragments.append(f"{rate:,.0f} {name.removesuffix('_per_second')}/s")
@@ -74,23 +80,20 @@ def _training_state(data: dict[str, Any]) -> list[str]:
 
 
 def evaluation_lines(data: dict[str, Any]) -> list[str]:
-    """Format the metrics and the sample translations of one evaluation."""
+    """Format the metrics and the samples of one evaluation.
+
+    >>> evaluation_lines({"step": 7, "metrics": {"loss": 1.5, "bleu": 33.333}, "best": True})
+    ['step 7: validation loss 1.5000, BLEU 33.33 (new best)']
+    """
     best = " (new best)" if data.get("best") else ""
-    lines = [f"{_format_step(data)}: {format_metrics(data['metrics'])}{best}"]
+    named = {f"valid_{name}" if name in METRICS else name: value for name, value in data["metrics"].items()}
+    metrics = format_metrics(named)
+    lines = [f"{_format_step(data)}: {'; '.join(metrics)}{best}"]
     for source, reference, hypothesis in data.get("samples", []):
         lines += [f"    {source}", f"    → {hypothesis}"]
         if hypothesis != reference:
             lines.append(f"    = {reference}")
     return lines
-
-
-def format_metrics(metrics: dict[str, Any]) -> str:
-    """Format the numeric metrics as one line.
-
-    >>> format_metrics({"bleu": 39.216, "bleu_signature": "…"})
-    'bleu 39.22'
-    """
-    return ", ".join(f"{name} {score:.4g}" for name, score in metrics.items() if isinstance(score, int | float))
 
 
 def _format_best(data: dict[str, Any]) -> str:
@@ -99,9 +102,8 @@ def _format_best(data: dict[str, Any]) -> str:
     >>> _format_best({"metric": "bleu", "metrics": {"loss": 1.5, "bleu": 39.216}})
     'best BLEU 39.22'
     """
-    from regard.metric_table import METRICS
-
-    return f"best {METRICS[data['metric']].format_value(data['metrics'][data['metric']])}"
+    name = data["metric"]
+    return f"best {METRICS[name.removeprefix('valid_')].format_value(data['metrics'][name])}"
 
 
 def _stop_lines(data: dict[str, Any]) -> list[str]:
@@ -114,14 +116,14 @@ def _stop_lines(data: dict[str, Any]) -> list[str]:
 
 
 class JsonListener:
-    """Writes each event as one line of JSON."""
+    """Writes each event as one JSON object."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         self.write = write
 
     def on_event(self, event: str, data: dict[str, Any]) -> None:
         """Write the event."""
-        self.write(json.dumps({"event": event, **data}, ensure_ascii=False, default=str))
+        self.write({"event": event, **data})
 
 
 class LogListener:
@@ -148,13 +150,12 @@ class ProgressBarListener:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self.progress: Progress = Progress(
             TextColumn("{task.fields[step]}", markup=False),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[state]}", markup=False),
-            TimeElapsedColumn(),
             console=Console(stderr=True, highlight=False),
             expand=True,
             transient=True,
@@ -179,14 +180,26 @@ class ProgressBarListener:
         self.progress.stop()
 
     def _advance(self, data: dict[str, Any]) -> None:
-        state = _training_state(data)
-        if self._best:
-            state.append(self._best)
+        step = _format_step(data)
+        width = self.progress.console.width - len(step) - MIN_BAR_WIDTH - 2
+        state = fit_to_width([*_training_state(data), *filter(None, [self._best])], width)
         if self._task is None:
             self.progress.start()
             self._task = self.progress.add_task("", total=1.0, step="", state="")
         completed = data.get("fraction") or 0.0
-        self.progress.update(self._task, completed=completed, step=_format_step(data), state=" · ".join(state))
+        self.progress.update(self._task, completed=completed, step=step, state=state)
+
+
+def fit_to_width(fragments: Sequence[str], width: int) -> str:
+    """Join the fragments that fit; where there are too many, those in the middle are left out.
+
+    >>> fit_to_width(["loss 2.5", "learning rate 0.1", "9 tokens/s", "1 min left", "best BLEU 30.00"], 42)
+    'loss 2.5 · 1 min left · best BLEU 30.00'
+    """
+    shown = list(fragments)
+    while len(shown) > 1 and len(" · ".join(shown)) > width:
+        del shown[1]
+    return " · ".join(shown)
 
 
 def with_progress(

@@ -17,7 +17,8 @@ from regard.cli.model_options import (
     load_translation_pipeline,
 )
 from regard.cli.options import Option, changed_settings, verb
-from regard.cli.output import json_line, note, note_each, print_result, write_lines
+from regard.cli.output import json_line, note, note_each
+from regard.cli.texts import write_output
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 
@@ -42,6 +43,7 @@ MAX_LOSS = 100  # limits the exponent of the perplexity
         *RANKING_OPTIONS,
         *TORCH_OPTIONS,
     ],
+    output=["regard.pipeline.sentence_pairs:TranslationScore"],
 )
 def score(
     context: click.Context,
@@ -62,17 +64,11 @@ def score(
     translations = model.score(pairs.source, pairs.target, split=split, **settings)
     lines = []
     for translation in translations:
-        score = translation.score
-        logprob = translation.logprob
-        num_tokens = translation.num_tokens
         if as_json:
-            lines.append(json_line({"score": score, "total": logprob, "tokens": num_tokens}))
+            lines.append(json_line(translation.to_dict()))
         else:
-            lines.append(f"{score:.4f}\t{logprob:.4f}\t{num_tokens}")
-    if out:
-        write_lines(out, lines)
-    else:
-        print_result(None, lines, as_json=False)
+            lines.append(f"{translation.score:.4f}\t{translation.logprob:.4f}\t{translation.num_tokens}")
+    write_output(lines, out)
     total_logprob = sum(translation.logprob for translation in translations)
     total_tokens = sum(translation.num_tokens for translation in translations)
     perplexity = math.exp(min(-total_logprob / max(total_tokens, 1), MAX_LOSS))

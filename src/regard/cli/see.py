@@ -20,6 +20,7 @@ from regard.errors import UsageError
 
 if TYPE_CHECKING:
     from regard.interpret.record_request import PipelineRequest
+    from regard.view.record.json_form import RecordFileDict
     from regard.view.record.record import Record
 
 HELP = """Show the attention of MODEL on TEXT: a page, opened in the browser.
@@ -108,6 +109,7 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
         *knob_options(RecordConfig, section="Stored data"),
         *ENGINE_OPTIONS,
     ],
+    output=["regard.view.record.json_form:RecordDict", "regard.view.record.json_form:RecordFileDict"],
 )
 def see(
     context: click.Context,
@@ -138,7 +140,8 @@ def see(
     if out is not None:
         site = heads.partition(",")[0]
         path = _write_records(records, out, view=view, layers=layer_indices, words=words, attention=site)
-        print_result({"out": str(path), "id": records[0].id, "title": records[0].title}, [f"{path}"], as_json)
+        result: RecordFileDict = {"out": str(path), "id": records[0].id, "title": records[0].title}
+        print_result(result, [f"{path}"], as_json)
         return
     if as_json:
         print(json_line(records[0].to_dict(True if layer_indices is None else layer_indices)))

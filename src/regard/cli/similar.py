@@ -15,7 +15,7 @@ from regard.config.inference import EmbeddingConfig
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.pipeline.embedding import Neighbours
+    from regard.pipeline.embedding import NeighbourDict, Neighbours, NeighboursDict, SimilarityDict, SimilarPairDict
 
 HELP = """Compute the similarity of texts: the cosine of their embeddings, from -1 to 1.
 
@@ -42,6 +42,7 @@ nearest to each TEXT (or to each line of --in); --vectors reuses their embedding
         *EMBEDDING_OPTIONS,
         *ENGINE_OPTIONS,
     ],
+    output=["regard.pipeline.embedding:SimilarityDict", "regard.pipeline.embedding:NeighboursDict"],
 )
 def similar(
     context: click.Context,
@@ -109,32 +110,30 @@ def _read_vectors(path: str, shape: tuple[int, int], corpus: str) -> Any:
 
 def _print_pairs(texts: list[str], neighbours: Neighbours, as_json: bool) -> None:
     """Print every pair of texts, the most similar first."""
-    pairs = []
+    pairs: list[SimilarPairDict] = []
     for first, (indices, cosines) in enumerate(zip(neighbours.indices, neighbours.similarities, strict=True)):
         for second, cosine in zip(indices, cosines, strict=True):
             if second > first:
-                pairs.append({"first": first, "second": int(second), "cosine": round(float(cosine), 6)})
-    pairs.sort(key=lambda pair: -pair["cosine"])
+                pairs.append({"first": first, "second": int(second), "similarity": round(float(cosine), 6)})
+    pairs.sort(key=lambda pair: -pair["similarity"])
     lines = []
     for pair in pairs:
-        line = f"{pair['cosine']:.4f}"
+        line = f"{pair['similarity']:.4f}"
         if len(texts) > 2:
-            line += f"\t{texts[int(pair['first'])]}\t{texts[int(pair['second'])]}"
+            line += f"\t{texts[pair['first']]}\t{texts[pair['second']]}"
         lines.append(line)
-    print_result({"texts": texts, "pairs": pairs}, lines, as_json)
+    result: SimilarityDict = {"texts": texts, "pairs": pairs}
+    print_result(result, lines, as_json)
 
 
 def _print_nearest(queries: list[str], corpus_lines: list[str], neighbours: Neighbours, as_json: bool) -> None:
     """Print the nearest lines of each query."""
-    results = []
-    output = []
     for query, indices, cosines in zip(queries, neighbours.indices, neighbours.similarities, strict=True):
-        if len(queries) > 1:
-            output.append(query)
-        nearest = []
-        for index, cosine in zip(indices, cosines, strict=True):
-            neighbour = {"line": int(index) + 1, "text": corpus_lines[index], "cosine": round(float(cosine), 6)}
-            nearest.append(neighbour)
-            output.append(f"{neighbour['cosine']:.4f}\t{neighbour['line']}\t{neighbour['text']}")
-        results.append({"text": query, "nearest": nearest})
-    print_result(results, output, as_json)
+        nearest: list[NeighbourDict] = [
+            {"line": int(index) + 1, "text": corpus_lines[index], "similarity": round(float(cosine), 6)}
+            for index, cosine in zip(indices, cosines, strict=True)
+        ]
+        result: NeighboursDict = {"text": query, "neighbours": nearest}
+        lines = [query] if len(queries) > 1 else []
+        lines += [f"{line['similarity']:.4f}\t{line['line']}\t{line['text']}" for line in nearest]
+        print_result(result, lines, as_json)

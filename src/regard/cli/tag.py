@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import ENGINE_OPTIONS, TEXT_FLAGS, TestSet, evaluator
+from regard.cli.model_options import ENGINE_OPTIONS, EVALUATIONS, TEXT_FLAGS, TestSet, evaluator
 from regard.cli.options import Option
-from regard.cli.output import align_columns, json_line, note_each, print_result, write_lines
+from regard.cli.output import align_columns, note_each, print_result, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ and end in characters, probability. A model whose tags mark no entities prints e
         Option(["--pretokenized", "is_pretokenized"], is_flag=True, help="Split words at white space only."),
         *ENGINE_OPTIONS,
     ],
+    output=["regard.pipeline.tagging:TaggedTextDict"],
 )
 def tag(
     context: click.Context,
@@ -57,16 +58,12 @@ def tag(
         inputs,
         load_model,
         lambda model, window: model.stream(window, is_pretokenized=is_pretokenized),
-        lambda model, index, tagged: format_tagged_text(
-            tagged, index, conll=conll or not model.has_entities, as_json=inputs.as_json
-        ),
+        lambda model, index, tagged: format_tagged_text(tagged, index, conll=conll or not model.has_entities),
     )
 
 
-def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool, as_json: bool) -> list[str]:
-    """Format one text: a JSON object, words with tags, or entities."""
-    if as_json:
-        return [json_line({"number": index, **tagged.to_dict()})]
+def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool) -> list[str]:
+    """Format one text: words with tags, or entities."""
     if conll:
         return [*(f"{word}\t{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)), ""]
     lines = []
@@ -76,7 +73,7 @@ def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool, as_json: 
     return lines
 
 
-@evaluator("--backend", "--out", "--metric", "--text", "--label", *TEXT_FLAGS)
+@evaluator(*("--backend", "--out", "--metric", "--text", "--label", *TEXT_FLAGS), output=f"{EVALUATIONS}:TagEvaluation")
 def evaluate_tags(test: TestSet) -> None:
     """Evaluate a tagger: strict F1 of entities, overall and by label."""
     from regard.data.conll import read_tagged
@@ -99,8 +96,8 @@ def evaluate_tags(test: TestSet) -> None:
         entities = f"F1 {scores['f1']:.2f} % (precision {scores['precision']:.2f} %, recall {scores['recall']:.2f} %), "
     summary = [
         f"{len(examples):,} sentences, {entities}{scores['accuracy']:.2f} % of the words have the right tag",
-        *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_kind"].items()]),
+        *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_label"].items()]),
         model.truncation_report.format(),
         *test.metric_lines(scores),
     ]
-    print_result({**scores, "account": model.truncation_report.to_dict()}, summary, test.as_json)
+    print_result({**scores, "truncation": model.truncation_report.to_dict()}, summary, test.as_json)

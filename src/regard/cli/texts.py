@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import queue
 import sys
 import threading
@@ -13,8 +14,8 @@ from typing import Any, TypeVar
 import click
 
 from regard.cli.model_options import MODEL_ARGUMENT, WINDOW, iter_windows
-from regard.cli.options import Option, Verb, verb
-from regard.cli.output import note, show_progress, write_lines
+from regard.cli.options import Option, Output, Verb, verb
+from regard.cli.output import json_line, note, show_progress, write_lines
 from regard.errors import UsageError
 
 Prediction = TypeVar("Prediction")
@@ -65,7 +66,9 @@ class TextInput:
         return iter_available(iter_lines(sys.stdin.buffer, ReadConfig(encoding=self.encoding))), 0
 
 
-def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[Callable[..., None]], Verb]:
+def text_verb(
+    help: str, options: Sequence[click.Parameter] = (), *, output: Output
+) -> Callable[[Callable[..., None]], Verb]:
     """Decorator that turns a function of context, model folder and `TextInput` into a verb."""
 
     def decorate(function: Callable[..., None]) -> Verb:
@@ -82,7 +85,8 @@ def text_verb(help: str, options: Sequence[click.Parameter] = ()) -> Callable[[C
             inputs = TextInput(texts, source, out=out, encoding=encoding, as_json=as_json)
             function(context, folder, inputs, **settings)
 
-        return verb(help, [MODEL_ARGUMENT, TEXTS, IN, OUT, ENCODING, *options], name=function.__name__)(call)
+        parameters = [MODEL_ARGUMENT, TEXTS, IN, OUT, ENCODING, *options]
+        return verb(help, parameters, output=output, name=function.__name__)(call)
 
     return decorate
 
@@ -101,8 +105,9 @@ def process_texts(
     load_model: Callable[[], Model],
     predict: Callable[[Model, Sequence[str]], Iterable[Prediction]],
     format_prediction: Callable[[Model, int, Prediction], Iterable[str]],
+    to_dict: Callable[[Prediction], Any] = operator.methodcaller("to_dict"),
 ) -> None:
-    """Stream texts through a model, write the formatted predictions, and report truncated texts.
+    """Stream texts through a model, write the predictions, formatted or as JSON, and report truncated texts.
 
     The model is loaded once the output file is known to be writable.
     """
@@ -116,7 +121,10 @@ def process_texts(
         should_report = bool(inputs.out and total)
         predictions = show_progress(batches, total, "texts") if should_report else chain.from_iterable(batches)
         for index, prediction in enumerate(predictions):
-            yield from format_prediction(model, index, prediction)
+            if inputs.as_json:
+                yield json_line(to_dict(prediction))
+            else:
+                yield from format_prediction(model, index, prediction)
 
     write_output(lines(), inputs.out)
     for model in models:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.checkpoint.atomic import read_json
+from regard.cli import Invocation
 from regard.cli.options import HELP_ALL, Option, Verb, changed_settings, dotted_options, max_two_values, verb
 from regard.cli.output import note, print_result, progress_listener
-from regard.cli.progress import format_metrics
+from regard.cli.run_report import closing_lines
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with, trained_tasks
 from regard.config.settings import Knob
 from regard.errors import UsageError, nearest
@@ -21,7 +22,6 @@ from regard.registry import TASKS, Task
 
 if TYPE_CHECKING:
     from regard.training.listeners import Listener
-    from regard.training.verdict import Verdict
 
 FLAGS = {  # in the order of the help: the common ones first
     "data.valid": "--valid",
@@ -113,6 +113,7 @@ ADVANCED = (  # settings with a short flag that only `--help-all` lists
 )
 PINNED_SETTINGS = ("precision", "threads", "batch_tokens")  # resolved settings of a recipe that is a run.json
 
+TRAINING_OUTPUT = ("regard.training.listeners:TrainingEvent", "regard.training.run:ReportEvent")  # of --json
 HELP = """Train a model on your files.
 
 \b
@@ -226,6 +227,7 @@ def train_command(name: str) -> Verb:
         greedy=("--valid", "--data.valid"),
         max_values=len if task.has_many_files else max_two_values,
         model_groups=_model_groups(config),
+        output=TRAINING_OUTPUT,
         name=name,
         verb_class=TrainVerb,
     )
@@ -285,36 +287,17 @@ def train_and_report(
     """Train with progress output and print how the run ended."""
     from regard.training.run import train_run
 
+    invocation: Invocation = context.obj
     with progress_listener(as_json) as listener:
         all_listeners = [listener, *listeners]
-        report = train_run(config, Path(out), listeners=all_listeners, started=context.obj, pinned=pinned)
+        report = train_run(config, Path(out), listeners=all_listeners, started=invocation.started, pinned=pinned)
     if not report.is_rank_zero:
         return
-    result = {
-        "event": "report",
-        "folder": str(report.folder),
-        "step": report.step,
-        "reason": report.reason,
-        "metrics": report.metrics,
-        "verdict": report.verdict.to_dict() if report.verdict is not None else None,
-        "seconds": round(report.seconds, 1),
-    }
-    duration = format_duration(report.seconds)
-    lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {duration} of training"]
     if report.is_finished:
-        command = TASKS[config.task].example.format(report.folder)
-        lines += [format_metrics(report.metrics), *_closing_lines(report.verdict, command)]
-    print_result(result, lines, as_json)
-
-
-def _closing_lines(verdict: Verdict | None, command: str) -> list[str]:
-    """How to use the model, unless it learned nothing; then the verdict, if it is a warning."""
-    if verdict is None:
-        return [f"try it: {command}"]
-    lines = [] if verdict.status == "learned_nothing" else [f"try it: {command}"]
-    if verdict.text:
-        lines.append(verdict.text)
-    return lines
+        lines = closing_lines(report, config, invocation.arguments)
+    else:
+        lines = [f"{report.folder}: {report.unit} {report.step}, {report.reason}, {format_duration(report.seconds)}"]
+    print_result({"event": "report", **report.to_dict()}, lines, as_json)
 
 
 def read_recipe(path: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,7 +9,6 @@ import click
 
 from regard.cli.model_options import DECODING_OPTIONS, ENGINE_OPTIONS, ENSEMBLE, load_translation_pipeline
 from regard.cli.options import Option, changed_settings
-from regard.cli.output import json_line
 from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ CONSTRAINTS_SECTION = "Constraints"
         *DECODING_OPTIONS,
         *ENGINE_OPTIONS,
     ],
+    output=["regard.pipeline.translation_result:TranslationDict"],
 )
 def translate(
     context: click.Context,
@@ -86,7 +86,8 @@ def translate(
         inputs,
         lambda: load_translation_pipeline(folder, load_options, ensemble),
         lambda model, window: model.stream(window, **options),
-        lambda _, index, translation: format_translation(translation, index, align, inputs.as_json),
+        lambda _, index, translation: format_translation(translation, index, align),
+        lambda translation: translation.to_dict(alignment=align),
     )
 
 
@@ -98,22 +99,11 @@ def _build_constraints(force: tuple[str, ...], forbid: tuple[str, ...], glossary
     return Constraints(force, forbid, Glossary.read(glossary) if glossary else None)
 
 
-def format_translation(translation: Translation, index: int, align: bool, as_json: bool) -> Iterator[str]:
+def format_translation(translation: Translation, index: int, align: bool) -> Iterator[str]:
     """Lines for one text: its translation, or its n-best list in the format `index ||| text ||| score`."""
     hypotheses = [translation, *translation.alternatives]
-    if as_json:
-        best, *alternatives = (_to_dict(hypothesis, align) for hypothesis in hypotheses)
-        yield json_line({"number": index, "source": translation.source, **best, "alternatives": alternatives})
-        return
     for hypothesis in hypotheses:
         line = str(hypothesis)
         if len(hypotheses) > 1:
             line = f"{index} ||| {hypothesis} ||| {hypothesis.score:.4f}"
         yield f"{line}\t{hypothesis.pharaoh}" if align else line
-
-
-def _to_dict(translation: Translation, align: bool) -> dict[str, Any]:
-    result: dict[str, Any] = {"translation": str(translation), "score": round(translation.score, 6)}
-    if align:
-        result["alignment"] = translation.pharaoh
-    return result

@@ -53,9 +53,10 @@ class TokenizerConfig(Config):
     )
     extend: str = knob(
         "",
-        "With --from: extend its vocabulary by subwords of the training texts (texts), or by the words of a file, one "
-        "per line; new rows of embeddings start as the mean of those of their old subwords.",
+        "With --from: add subwords to the vocabulary, learned from the training texts, or the words of FILE, one per "
+        "line. Each new embedding starts as the mean of those of its old subwords.",
         bare="texts",
+        metavar="texts|FILE",
     )
 
 

@@ -25,7 +25,8 @@ class DecodingConfig(Config):
     seed: int = knob(1, "Seed of sampling.", low=0)
     diversity_penalty: float = knob(
         0.0,
-        "Penalty for tokens that earlier groups chose at the same step (diverse beam search).",
+        "Diverse beam search: penalty of a token for each better translation of --nbest that has it at the same step; "
+        "0 disables it.",
         low=0,
         high=100,
     )
@@ -109,7 +110,7 @@ class RecordConfig(Config):
     )
     store_qkv: str = knob(
         "",
-        "Heads whose queries, keys and values are stored for the Maths view: encoder.3.self:2, or best.",
+        "Heads whose queries, keys and values are stored for the view math: encoder.3.self:2, or best.",
         metavar="HEADS",
     )
     top_k: int = knob(10, "Candidates stored per decoding step.", low=0, high=1000)

@@ -99,9 +99,8 @@ class Seq2SeqConfig(Config):
         """Describe the model in one line."""
         mode = "soft" if self.hard_attention == "none" else f"hard ({self.hard_attention})"
         attention = "no attention" if self.attention == "none" else f"{mode} {self.attention} attention"
-        return (
-            f"RNN seq2seq, {self.cell}, {self.num_layers}+{self.num_layers} layers of {self.hidden_size}, {attention}"
-        )
+        layers = f"{self.num_layers}+{self.num_layers} layers of {self.hidden_size}"
+        return f"RNN seq2seq, {self.cell.upper()}, {layers}, {attention}"
 
 
 def _seq2seq_preset(hidden_size: int, num_layers: int, dropout: float) -> Seq2SeqConfig:
@@ -136,7 +135,7 @@ class ElmoConfig(Config):
 
     def summary(self) -> str:
         """Describe the model in one line."""
-        return f"bidirectional language model, {self.cell}, {self.num_layers} layers of {self.hidden_size}"
+        return f"bidirectional language model, {self.cell.upper()}, {self.num_layers} layers of {self.hidden_size}"
 
 
 ELMO_PRESETS: dict[str, ElmoConfig] = {
@@ -173,7 +172,7 @@ class RnnTextConfig(Config):
         if self.num_feature_layers:
             inputs += f" and {self.num_feature_layers} frozen layers of {self.feature_size}"
         layers = "layers" if self.num_layers > 1 else "layer"
-        return f"bidirectional {self.cell}, {self.num_layers} {layers} of {self.hidden_size} over {inputs}"
+        return f"bidirectional {self.cell.upper()}, {self.num_layers} {layers} of {self.hidden_size} over {inputs}"
 
 
 RNN_TEXT_PRESETS: dict[str, RnnTextConfig] = {

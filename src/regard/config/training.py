@@ -19,8 +19,9 @@ class ComputeConfig(Config):
     seed: int = knob(1, "Seed of data order, dropout and initial weights.", low=0)
     metric: str = knob(
         "auto",
-        "Validation metric that is reported and selects the best model, such as macro_f1, mcc, chrf; auto: that of the "
-        "task.",
+        "Validation metric by which the best model is selected, such as accuracy, macro_f1, mcc or chrf; auto: that of "
+        "the task.",
+        metavar="NAME",
     )
     max_checkpoints: int = knob(2, "Checkpoints to keep.", low=2)
     threads: int = knob(
@@ -62,7 +63,9 @@ class TrainingConfig(ComputeConfig):
         "other limits, or by the data.",
         low=0,
     )
-    batch_tokens: int = knob(AUTO, "Target tokens per batch; auto: by the size of the data.", low=1)
+    batch_tokens: int = knob(
+        AUTO, "Tokens per batch, of translations target tokens; auto: by the size of the data.", low=1
+    )
     accumulation_steps: int = knob(1, "Batches per update (gradient accumulation).", low=1)
     accumulation_ramp: float = knob(
         0.0,
@@ -213,7 +216,7 @@ class PassageConfig(Config):
 class DistillationConfig(Config):
     """How a student with fewer layers learns from its teacher (Hinton et al. 2015; Sanh et al. 2019)."""
 
-    student_layers: int = knob(0, "Layers of the student; 0 disables distillation.", low=0)
+    student_layers: int = knob(0, "Layers of the student, fewer than the teacher has; 0: no distillation.", low=0)
     temperature: float = knob(2.0, "Softmax temperature of teacher and student.", low=0.1)
     label_weight: float = knob(0.5, "Weight of the true labels; the teacher's have the rest.", low=0, high=1)
     hidden_weight: float = knob(

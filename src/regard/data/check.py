@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 SUSPICIOUS_RATIO = 3.0  # a length ratio is suspicious when it is off the typical one by this factor
 MAX_SHOWN = 5  # examples of each kind
 MANY_REPEATED = 0.1  # fraction of repeated source texts that deserves a warning
-REMOVAL_REASONS = ("too short", "too long", "length ratio", "identical sides", "in another set", "repeated")
+REMOVAL_REASONS = ("too short", "too long", "length ratio", "identical sides", "in another split", "repeated")
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,47 @@ class Overlap:
     lines: list[int]  # of the other split, the first few
 
 
+class SuspiciousDict(TypedDict):
+    """Suspicious pairs of one kind."""
+
+    count: int
+    lines: list[int]  # of the first few
+
+
+class SplitReportDict(TypedDict):
+    """JSON form of a `SplitReport`."""
+
+    pairs: int
+    num_read: int
+    rejected: int
+    digest: str
+    source: SideReport
+    target: SideReport
+    repeated_pairs: int  # beyond the first of each
+    repeated_sources: int
+    suspicious: dict[str, SuspiciousDict]  # kind → pairs
+
+
+class CorpusReportDict(TypedDict):
+    """JSON form of a `CorpusReport`."""
+
+    splits: dict[str, SplitReportDict]  # by split
+    overlaps: dict[str, Overlap]  # of another split with the training split
+    warnings: list[str]
+
+
 @dataclass(frozen=True)
 class CorpusReport:
     """Result of `check_pairs`."""
 
-    sets: dict[str, SplitReport]
+    splits: dict[str, SplitReport]
     overlaps: dict[str, Overlap]
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values; suspicious lines are counted and shortened to the first few."""
         report = dataclasses.asdict(self)
-        for split in report["sets"].values():
+        for split in report["splits"].values():
             split["suspicious"] = {
                 kind: {"count": len(lines), "lines": lines[:MAX_SHOWN]} for kind, lines in split["suspicious"].items()
             }
@@ -80,10 +109,12 @@ class CorpusReport:
 
     def format(self) -> str:
         """The report as text."""
-        paragraphs = [_format_split(name, split) for name, split in self.sets.items()]
+        paragraphs = [_format_split(name, split) for name, split in self.splits.items()]
         for name, overlap in self.overlaps.items():
             lines = f" (lines {_format_lines(overlap.lines, overlap.sources)})" if overlap.lines else ""
-            paragraphs.append(f"in train and {name}: pairs {overlap.pairs:,}, source texts {overlap.sources:,}{lines}")
+            paragraphs.append(
+                f"overlap of train and {name}: {overlap.pairs:,} pairs, {overlap.sources:,} source texts{lines}"
+            )
         paragraphs.extend(f"warning: {warning}" for warning in self.warnings)
         return "\n".join(paragraphs)
 
@@ -93,7 +124,7 @@ def check_pairs(train: ParallelTexts, others: Mapping[str, ParallelTexts] | None
 
     >>> train = ParallelTexts.from_texts(["one dog", "two dogs", "one dog"], ["ein Hund", "zwei Hunde", "ein Hund"])
     >>> report = check_pairs(train, {"test": ParallelTexts.from_texts(["two dogs"], ["zwei Hunde"])})
-    >>> report.sets["train"].repeated_pairs, report.overlaps["test"].pairs
+    >>> report.splits["train"].repeated_pairs, report.overlaps["test"].pairs
     (1, 1)
     """
     others = others or {}
@@ -282,7 +313,7 @@ def _iter_warnings(splits: Mapping[str, SplitReport], overlaps: Mapping[str, Ove
             yield f"{name}: {split.repeated_sources:,} of {split.pairs:,} source texts are repeated"
     for name, overlap in overlaps.items():
         if overlap.sources:
-            yield f"{name}: source texts that are in the training set too: {overlap.sources:,}; scores will flatter"
+            yield f"{name}: {overlap.sources:,} source texts are in the training split, too: scores will be too high"
 
 
 def _format_lines(lines: Sequence[int], count: int) -> str:
@@ -293,7 +324,7 @@ def _format_lines(lines: Sequence[int], count: int) -> str:
 
 def _format_split(name: str, split: SplitReport) -> str:
     counts = f"{split.pairs:,} pairs ({split.num_read:,} read, {split.rejected:,} rejected)"
-    rows = [f"{name}: {counts}, {split.digest[:12]}"]
+    rows = [f"{name}: {counts}, digest {split.digest[:12]}"]
     rows += _format_side("source", split.source)
     rows += _format_side("target", split.target)
     rows.append(f"  repeated: {split.repeated_pairs:,} pairs, {split.repeated_sources:,} source texts")
@@ -302,14 +333,18 @@ def _format_split(name: str, split: SplitReport) -> str:
     return "\n".join(rows)
 
 
+def _quantile_name(percent: int) -> str:
+    return {0: "min", 50: "median", 100: "max"}.get(percent, f"{percent} %")
+
+
 def _format_side(name: str, side: SideReport) -> list[str]:
     rows = [f"  {name}: {side.running_words:,} words, {side.distinct_words:,} distinct"]
     for unit, quantiles in (("words", side.words), ("characters", side.characters)):
-        columns = "  ".join(f"{percent} %: {quantile:,}" for percent, quantile in quantiles.items())
+        columns = ", ".join(f"{_quantile_name(percent)} {quantile:,}" for percent, quantile in quantiles.items())
         rows.append(f"    {unit:<10}  {columns}")
     main_scripts = list(side.scripts.items())[:MAX_SHOWN]
     scripts = ", ".join(f"{script} {100 * fraction:.1f} %" for script, fraction in main_scripts)
     rows.append(f"    scripts     {scripts or 'no letters'}")
-    longest = ", ".join(f"line {line} ({length:,} characters)" for line, length in side.longest)
-    rows.append(f"    longest     {longest}")
+    longest = ", ".join(f"line {line} ({length:,})" for line, length in side.longest)
+    rows.append(f"    longest     {longest or 'none'} in characters")
     return rows

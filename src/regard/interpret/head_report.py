@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from regard.errors import UsageError, nearest
 from regard.view.csp import csp_hash
@@ -16,6 +16,48 @@ MAX_TERMINAL_ROWS = 20
 MISSING = "–"
 CHANGE = "change"  # metric of encoders without a task head
 ATTENTION_SHARES = ("special", "previous", "itself", "next", "same", "diagonal")
+
+
+class HeadDict(TypedDict):
+    """JSON form of a `HeadRow`."""
+
+    head: str  # as `--ablate` takes it: encoder.3.self:2
+    pattern: str  # what most of its attention is on
+    importance: float | None  # how much worse the metric is without it; null where time ran out
+    importance_error: float | None  # its standard error, where the metric is a mean over examples
+    numbers: dict[str, float]  # entropy (bits), distance (tokens), fractions of its attention
+    alignment: float | None  # information of its word alignment, in nats per word
+    alignment_error: float | None  # alignment error rate, where references are known
+
+
+class AlignmentHeadDict(TypedDict):
+    """The head with the best word alignment."""
+
+    site: str
+    head: int
+    shift: int  # rows by which it is read later
+    score: float  # nats per word
+    error: NotRequired[float]  # alignment error rate, where references are known
+    last_first: NotRequired[str]  # first head of the last layer, for comparison
+    last_first_error: NotRequired[float]
+
+
+class HeadReportDict(TypedDict):
+    """JSON form of a `HeadReport`."""
+
+    model: str
+    data: str
+    metric: str
+    higher: bool  # whether a higher metric is better
+    whole: float | None  # the metric with all heads
+    unit: str  # noun for examples
+    available: int  # examples of the corpus
+    num_examples: int  # examples that statistics are means over
+    sample: int  # examples that the metric was computed on
+    measured: int  # heads that were ablated
+    seconds: float
+    alignment_head: AlignmentHeadDict | None
+    heads: list[HeadDict]  # the most important first
 
 
 @dataclass(frozen=True)
@@ -36,14 +78,14 @@ class HeadRow:
         """The head as `--ablate` takes it: `encoder.3.self:2`."""
         return f"{self.site}:{self.head}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> HeadDict:
         """Convert to plain values."""
         return {
             "head": self.label,
-            "name": self.name,
+            "pattern": self.name,
             "importance": _round(self.importance),
             "importance_error": _round(self.error),
-            **{name: round(value, 4) for name, value in self.numbers.items()},
+            "numbers": {name: round(value, 4) for name, value in self.numbers.items()},
             "alignment": _round(self.alignment),
             "alignment_error": _round(self.alignment_error),
         }
@@ -64,7 +106,7 @@ class HeadReport:
     sample: int  # examples that the metric was computed on
     seconds: float
     rows: tuple[HeadRow, ...]
-    alignment_head: Mapping[str, Any] | None = None  # site, head, shift, score; errors where references are known
+    alignment_head: AlignmentHeadDict | None = None  # site, head, shift, score; errors where references are known
 
     @property
     def measured(self) -> int:
@@ -95,28 +137,43 @@ class HeadReport:
         table = [[importances[site][head] for head in sorted(importances[site])] for site in sites]
         return {"metric": self.metric, "values": table} if table else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> HeadReportDict:
         """Convert to plain values."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("rows", "alignment_head")}
-        fields |= {"whole": _round(self.whole), "seconds": round(self.seconds, 1), "measured": self.measured}
-        return {**fields, "alignment_head": self.alignment_head, "heads": [row.to_dict() for row in self.rows]}
+        return {
+            "model": self.model,
+            "data": self.data,
+            "metric": self.metric,
+            "higher": self.higher,
+            "whole": _round(self.whole),
+            "unit": self.unit,
+            "available": self.available,
+            "num_examples": self.num_examples,
+            "sample": self.sample,
+            "measured": self.measured,
+            "seconds": round(self.seconds, 1),
+            "alignment_head": self.alignment_head,
+            "heads": [row.to_dict() for row in self.rows],
+        }
 
     def summary(self) -> list[str]:
         """Describe what was measured, on which examples."""
-        change = "lost" if self.higher else "added"
-        importance = f"what is {change}: {self.metric} is {self.whole:.4g} with all heads"
+        change = "falls" if self.higher else "rises"
+        importance = f"how much {self.metric} {change} without the head ({self.whole:.4g} with all heads)"
         if self.metric == CHANGE:
             importance = "the change of the embeddings, 1 − cosine similarity"
         is_partial = self.measured < len(self.rows)
         heads = f"{self.measured} of {len(self.rows)} heads" if is_partial else f"{self.measured} heads"
         lines = [
             f"{heads} of {self.model} ablated one by one on {self.sample:,} of {self.available:,} {self.unit} "
-            f"of {self.data}; importance is {importance}",
+            f"of {self.data}",
+            f"importance: {importance}, with its standard error",
             f"attention: means over {self.num_examples:,} {self.unit}; entropy in bits, distance in tokens, the others "
-            "are fractions of attention",
+            "are shares of the attention weight",
         ]
         if is_partial:
-            lines.append("time ran out before the other heads: pass more --minutes or a smaller --sample")
+            lines.append(
+                "the time limit ended the measurement before the other heads: set --minutes higher or --sample lower"
+            )
         best = self.alignment_head
         if best:
             shift = ", read one row later" if best["shift"] else ""
@@ -203,13 +260,13 @@ def _statistic(name: str) -> Value:
 
 COLUMNS: tuple[Column, ...] = (  # title, value of a row, number format
     ("head", lambda row: row.label, ""),
-    ("does", lambda row: row.name, ""),
+    ("pattern", lambda row: row.name, ""),
     ("importance", lambda row: row.importance, "+.4f"),
     ("±", lambda row: row.error, ".4f"),
     ("entropy", _statistic("entropy"), ".2f"),
     ("distance", _statistic("distance"), ".1f"),
     *((name, _statistic(name), ".2f") for name in ATTENTION_SHARES),
-    ("aligns", lambda row: row.alignment, ".2f"),
+    ("alignment", lambda row: row.alignment, ".2f"),
     ("AER", lambda row: row.alignment_error, ".3f"),
 )
 

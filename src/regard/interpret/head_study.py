@@ -19,7 +19,7 @@ from regard.attention.intervention import ablate
 from regard.config.data import ReadConfig
 from regard.data.batching import epoch_order
 from regard.errors import UsageError, nearest
-from regard.interpret.head_report import HeadReport, HeadRow
+from regard.interpret.head_report import AlignmentHeadDict, HeadReport, HeadRow
 from regard.interpret.head_statistics import CorpusStatistics, HeadStatistics
 from regard.interpret.probes import Probe, ProbeScore, TranslationProbe
 from regard.pipeline.loaders import Pipeline
@@ -186,12 +186,12 @@ def _measure_alignment(
 
 def _describe_alignment_head(
     alignment_heads: dict[Head, AlignmentHead], errors: AlignmentErrors, heads: Sequence[Head]
-) -> dict[str, Any] | None:
+) -> AlignmentHeadDict | None:
     """The best alignment head, and how it compares with the first head of the last layer."""
     if not alignment_heads:
         return None
     best = max(alignment_heads.values(), key=lambda candidate: candidate.score)
-    description: dict[str, Any] = {
+    description: AlignmentHeadDict = {
         "site": best.site,
         "head": best.head,
         "shift": best.shift,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +132,19 @@ class EncoderClassifier:
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"prediction": probabilities})
 
 
+class LabelDict(TypedDict):
+    """JSON form of a `Label`."""
+
+    text: str
+    label: str  # all labels of a multi-label text, joined; empty for a blank text
+    labels: list[str]  # the same, one by one
+    probability: float  # of the least probable label that the text has; of none, where it has none
+    probabilities: dict[str, float]  # of all labels, the most probable first
+    truncated: int  # tokens of the text that were not read
+    windows: int  # rows in which it was read
+    backend: str  # that answered
+
+
 class Label(PipelineResult, str):
     """The most probable label of a text: a str with the probabilities of all labels."""
 
@@ -180,6 +193,19 @@ class Label(PipelineResult, str):
         label.windows = 0
         label.labels = ()
         return label
+
+    def to_dict(self) -> LabelDict:
+        """JSON form of the label."""
+        return {
+            "text": self.text,
+            "label": str(self),
+            "labels": list(self.labels),
+            "probability": round(self.probability, 6),
+            "probabilities": {name: round(probability, 6) for name, probability in self.probabilities.items()},
+            "truncated": self.truncated,
+            "windows": self.windows,
+            "backend": self.backend,
+        }
 
 
 class ClassificationPipeline(PicklablePipeline):
@@ -257,7 +283,7 @@ class ClassificationPipeline(PicklablePipeline):
         """
         scoring = Scoring(self.task_name, tuple(metrics))
         reading = {
-            "cut": sum(label.truncated > 0 for label in predictions),
+            "truncated": sum(label.truncated > 0 for label in predictions),
             "windowed": sum(label.windows > 1 for label in predictions),
         }
         rows = [[label.probabilities.get(name, 0.0) for name in self.labels] for label in predictions]

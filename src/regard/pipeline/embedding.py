@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,53 @@ class Embeddings(PipelineResult):
     vectors: Vectors  # [texts, embedding]
     truncation: TruncationReport
     windows: int = 0  # windows beyond the first of each text
+
+
+class EmbeddingDict(TypedDict):
+    """JSON form of the embedding of one text."""
+
+    text: str
+    vector: list[float]
+
+
+class EmbeddingFileDict(TypedDict):
+    """JSON form of embeddings that are written to a file."""
+
+    out: str
+    texts: int
+    embedding_size: int
+    windows: int  # windows beyond the first of each text
+    truncation: TruncationReport | None  # null without texts
+
+
+class SimilarPairDict(TypedDict):
+    """JSON form of a pair of texts."""
+
+    first: int  # index of the text
+    second: int
+    similarity: float  # cosine of the embeddings
+
+
+class SimilarityDict(TypedDict):
+    """JSON form of texts compared with each other."""
+
+    texts: list[str]
+    pairs: list[SimilarPairDict]  # the most similar first
+
+
+class NeighbourDict(TypedDict):
+    """JSON form of a line of a corpus."""
+
+    line: int  # number of the line, from 1
+    text: str
+    similarity: float  # cosine of the embeddings
+
+
+class NeighboursDict(TypedDict):
+    """JSON form of a text and its nearest neighbours in a corpus."""
+
+    text: str
+    neighbours: list[NeighbourDict]  # nearest first
 
 
 @dataclass(frozen=True)

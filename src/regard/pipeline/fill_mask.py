@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,15 @@ TEXTS_PER_BATCH = 256  # read from a stream at a time
 BATCH_TOKENS = 4096  # computed together
 
 
+class PredictionDict(TypedDict):
+    """JSON form of a `Prediction`."""
+
+    token: str
+    probability: float
+    text: str  # with the token in place of this mask; other masks stay
+    token_id: int
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A token for a mask."""
@@ -42,6 +51,24 @@ class Prediction:
     probability: float
     text: str  # with the token in place of this mask; other masks stay
     token_id: int
+
+    def to_dict(self) -> PredictionDict:
+        """JSON form of the prediction."""
+        return {
+            "token": self.token,
+            "probability": round(self.probability, 6),
+            "text": self.text,
+            "token_id": self.token_id,
+        }
+
+
+class FilledTextDict(TypedDict):
+    """JSON form of a `FilledText`."""
+
+    text: str
+    masks: list[list[PredictionDict]]  # in the order of the text, each with the most probable token first
+    best_text: str  # the text with the most probable token for every mask
+    truncated: int  # tokens far from the masks that were not read
 
 
 @dataclass(frozen=True)
@@ -55,6 +82,15 @@ class FilledText(PipelineResult):
 
     def __str__(self) -> str:
         return self.best_text
+
+    def to_dict(self) -> FilledTextDict:
+        """JSON form of the text and the predictions for its masks."""
+        return {
+            "text": self.text,
+            "masks": [[prediction.to_dict() for prediction in mask] for mask in self.masks],
+            "best_text": self.best_text,
+            "truncated": self.truncated,
+        }
 
 
 @dataclass(frozen=True)
@@ -214,7 +250,7 @@ class FillMaskPipeline(PicklablePipeline):
         scores: dict[str, Any] = {
             "documents": len(documents),
             "tokens": len(stream.ids),
-            "hidden": len(predictions.references),
+            "masked": len(predictions.references),
             **Scoring(self.task_name, tuple(metrics)).compute_final(predictions),
         }
         if "perplexity_unigram" in scores:

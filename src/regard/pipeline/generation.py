@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -41,6 +41,18 @@ INCOMPLETE_CHARACTER = "\ufffd"  # what decoding gives for a character whose byt
 OnText = Callable[[str], object]
 
 
+class GenerationDict(TypedDict):
+    """JSON form of a `Generation`."""
+
+    prompt: str
+    text: str  # of the continuation
+    ids: list[int]  # of the continuation
+    logprob: float  # in nats
+    finished: bool  # whether the model, not the limit, ended it
+    truncated: int  # tokens at the beginning of the prompt that were not read
+    unknown: int  # unknown tokens of the prompt
+
+
 class Generation(PipelineResult, str):
     """A continuation: a str with its prompt, tokens and log-probability."""
 
@@ -55,6 +67,18 @@ class Generation(PipelineResult, str):
     def full_text(self) -> str:
         """The prompt and its continuation."""
         return self.prompt + self
+
+    def to_dict(self) -> GenerationDict:
+        """JSON form of the continuation and its prompt."""
+        return {
+            "prompt": self.prompt,
+            "text": str(self),
+            "ids": list(self.ids),
+            "logprob": round(self.logprob, 6),
+            "finished": self.finished,
+            "truncated": self.truncated,
+            "unknown": self.unknown,
+        }
 
     @property
     def steps(self) -> tuple[DecodingStep, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,25 @@ DEFAULT_OVERLAP = 128  # tokens that neighbouring windows share, where the folde
 QUESTIONS_PER_BATCH = 64
 
 
+class SpanDict(TypedDict):
+    """JSON form of a span of the passage, or of no answer."""
+
+    text: str  # empty: no answer
+    start: int  # character of the passage; -1 without an answer
+    end: int
+    score: float  # probability of the span among all candidate spans, or of no answer
+
+
+class AnswerDict(SpanDict):
+    """JSON form of an `Answer`."""
+
+    question: str
+    no_answer_probability: float  # among all candidate spans
+    windows: int  # in which the passage was read
+    backend: str  # that answered
+    alternatives: list[SpanDict]  # the next best, best first
+
+
 @dataclass(frozen=True)
 class Answer(PipelineResult):
     """A span of the passage, or no answer."""
@@ -53,23 +72,19 @@ class Answer(PipelineResult):
     def __str__(self) -> str:
         return self.text
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> AnswerDict:
         """JSON form of the answer and its alternatives."""
-        values: dict[str, Any] = {
+        return {
             "question": self.question,
-            "answer": self.text or None,
-            "start": self.start,
-            "stop": self.end,
-            "score": round(self.score, 6),
+            **self._to_span_dict(),
             "no_answer_probability": round(self.no_answer_probability, 6),
             "windows": self.windows,
             "backend": self.backend,
+            "alternatives": [alternative._to_span_dict() for alternative in self.alternatives],
         }
-        if self.alternatives:
-            keys = ("answer", "start", "stop", "score")
-            alternatives = [alternative.to_dict() for alternative in self.alternatives]
-            values["others"] = [{key: alternative[key] for key in keys} for alternative in alternatives]
-        return values
+
+    def _to_span_dict(self) -> SpanDict:
+        return {"text": self.text, "start": self.start, "end": self.end, "score": round(self.score, 6)}
 
 
 class QuestionAnsweringPipeline(PicklablePipeline):
@@ -186,7 +201,7 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016), and metrics by name."""
         predictions = PredictedAnswers(predictions=[answer.text for answer in answers], references=questions.examples)
         scores = Scoring(self.task_name, tuple(metrics)).compute_final(predictions)
-        return {"questions": len(questions), **scores, "account": self.truncation_report.to_dict()}
+        return {"questions": len(questions), **scores}
 
 
 def _find_window(encoded: EncodedPassages, answer: Answer | None) -> int:

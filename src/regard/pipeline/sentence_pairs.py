@@ -45,6 +45,10 @@ class TranslationScore:
     logprob: float  # includes eos, unless the length limit cut the translation
     num_tokens: int  # likewise
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form of the score."""
+        return dict(vars(self))
+
     @classmethod
     def from_hypothesis(cls, hypothesis: Hypothesis) -> TranslationScore:
         """Score of a sentence as the search found it."""

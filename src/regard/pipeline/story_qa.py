@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,33 @@ DEFAULT_TOP_K = 5  # answers to each question
 MIN_EMPTY_WEIGHT = 1e-4  # of a hop's attention to empty memories, below which they are not shown
 
 
+class SupportingSentenceDict(TypedDict):
+    """JSON form of a `SupportingSentence`."""
+
+    sentence: str
+    sentence_index: int  # in the story, from 1
+    weight: float
+    hop: int  # from 1
+
+
+class StoryAlternativeDict(TypedDict):
+    """JSON form of a further answer."""
+
+    text: str
+    score: float  # probability
+
+
+class StoryAnswerDict(StoryAlternativeDict):
+    """JSON form of a `StoryAnswer`."""
+
+    question: str
+    alternatives: list[StoryAlternativeDict]  # the next best, best first
+    sentences: list[str]
+    hops: list[list[float]]  # [hops, sentences]; the rest of a row's weight is on empty memories
+    supporting: list[SupportingSentenceDict]  # by their largest weight over the hops, largest first
+    forgotten: int  # sentences at the beginning that exceed the model's memory
+
+
 @dataclass(frozen=True)
 class SupportingSentence:
     """A sentence, and the hop with the largest weight on it."""
@@ -43,6 +70,15 @@ class SupportingSentence:
     sentence_index: int  # in the story, from 1
     weight: float
     hop: int  # from 1
+
+    def to_dict(self) -> SupportingSentenceDict:
+        """JSON form of the sentence."""
+        return {
+            "sentence": self.sentence,
+            "sentence_index": self.sentence_index,
+            "weight": round(self.weight, 6),
+            "hop": self.hop,
+        }
 
 
 class StoryAnswer(PipelineResult, str):
@@ -119,18 +155,18 @@ class StoryAnswer(PipelineResult, str):
             omissions=omissions,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StoryAnswerDict:
         """JSON form of the answer, its alternatives and its attention."""
         return {
             "question": self.question,
-            "answer": str(self),
+            "text": str(self),
             "score": round(self.score, 6),
             "alternatives": [
-                {"answer": str(alternative), "score": round(alternative.score, 6)} for alternative in self.alternatives
+                {"text": str(alternative), "score": round(alternative.score, 6)} for alternative in self.alternatives
             ],
             "sentences": list(self.sentences),
             "hops": [[round(float(weight), 6) for weight in hop] for hop in self.hops],
-            "supporting": [{**vars(sentence), "weight": round(sentence.weight, 6)} for sentence in self.supporting],
+            "supporting": [sentence.to_dict() for sentence in self.supporting],
             "forgotten": self.forgotten,
         }
 

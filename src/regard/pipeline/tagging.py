@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,29 @@ class EncoderTagger:
         return recorder.record(row, config, task=TASK, extra_parts=lambda _: {"texts": texts, "steps": tuple(steps)})
 
 
+class EntityDict(TypedDict):
+    """JSON form of an `Entity`."""
+
+    text: str
+    label: str
+    start: int  # characters of the text
+    end: int
+    probability: float  # of its least probable tag
+
+
+class TaggedTextDict(TypedDict):
+    """JSON form of a `TaggedText`."""
+
+    text: str
+    words: list[str]
+    spans: list[list[int]]  # start and end of each word, in characters
+    tags: list[str]
+    probabilities: list[float]  # of each tag by itself
+    windows: int  # rows in which the text was read
+    backend: str  # that answered
+    entities: list[EntityDict]
+
+
 @dataclass(frozen=True)
 class Entity:
     """A labelled span of a text."""
@@ -127,9 +150,15 @@ class Entity:
     end: int
     probability: float  # of its least probable tag
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> EntityDict:
         """JSON form of the entity."""
-        return {**vars(self), "probability": round(self.probability, 6)}
+        return {
+            "text": self.text,
+            "label": self.label,
+            "start": self.start,
+            "end": self.end,
+            "probability": round(self.probability, 6),
+        }
 
 
 @dataclass(frozen=True)
@@ -154,12 +183,14 @@ class TaggedText(PipelineResult):
             entities.append(Entity(self.text[start:end], span.label, start=start, end=end, probability=probability))
         return entities
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TaggedTextDict:
         """JSON form of the text with words, tags and entities."""
         return {
             "text": self.text,
             "words": self.words,
+            "spans": [list(span) for span in self.spans],
             "tags": self.tags,
+            "probabilities": [round(probability, 6) for probability in self.probabilities],
             "windows": self.windows,
             "backend": self.backend,
             "entities": [entity.to_dict() for entity in self.entities],
@@ -246,7 +277,7 @@ class TokenClassificationPipeline(PicklablePipeline):
         scores = Scoring(self.task_name, tuple(metrics)).compute_final(
             predictions_class(predictions=predictions, references=targets)
         )
-        return {"sentences": len(examples), **scores, "f1_by_kind": f1_by_label}
+        return {"sentences": len(examples), **scores, "f1_by_label": f1_by_label}
 
 
 def _keep_label(sentences: Sequence[Sequence[str]], label: str) -> list[list[str]]:

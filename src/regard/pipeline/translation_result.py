@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
 
 from regard.attention.trace import suspend_traces
 from regard.decoding.search import Hypothesis
@@ -19,6 +19,23 @@ from regard.view.record.record import Record
 if TYPE_CHECKING:
     from regard.pipeline.records.translation_records import Links
     from regard.pipeline.translation import TranslationPipeline
+
+
+class HypothesisDict(TypedDict):
+    """JSON form of one translation of a text."""
+
+    text: str
+    score: float  # by which translations are ranked: mean of the sentences
+    logprob: float  # sum of the sentences, in nats
+    finished: bool  # false: the length limit, not the model, ended a sentence
+    alignment: NotRequired[list[list[int]]]  # source word and target word, both counted from 0
+
+
+class TranslationDict(HypothesisDict):
+    """JSON form of a `Translation`."""
+
+    source: str
+    alternatives: list[HypothesisDict]  # the next best, best first
 
 
 class Translation(PipelineResult, str):
@@ -87,6 +104,25 @@ class Translation(PipelineResult, str):
     def pharaoh(self) -> str:
         """The alignment in Pharaoh format: `0-0 1-2`."""
         return to_pharaoh(self.alignment)
+
+    def to_dict(self, *, alignment: bool = False) -> TranslationDict:
+        """JSON form of the translation and its alternatives; with `alignment`, which runs the model once more."""
+        return {
+            "source": self.source,
+            **self._to_hypothesis_dict(alignment),
+            "alternatives": [alternative._to_hypothesis_dict(alignment) for alternative in self.alternatives],
+        }
+
+    def _to_hypothesis_dict(self, alignment: bool) -> HypothesisDict:
+        fields: HypothesisDict = {
+            "text": str(self),
+            "score": round(self.score, 6),
+            "logprob": round(self.logprob, 6),
+            "finished": self.finished,
+        }
+        if alignment:
+            fields["alignment"] = [list(link) for link in self.alignment]
+        return fields
 
     def record(self, title: str = "", languages: tuple[str, str] = ("", ""), **settings: Any) -> Record:
         """Build the record of this translation; settings are those of `RecordConfig`."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from regard.engine.layout import PRECISIONS
 from regard.errors import CheckpointError, UsageError, nearest
 from regard.hardware import available_cores, processor_name
 from regard.pipeline.load import load
+from regard.report.json_output import ModelBenchmarkDict, SetupResultDict
 
 if TYPE_CHECKING:
     from regard.pipeline.loaders import Pipeline
@@ -84,10 +85,12 @@ class SetupResult:
     throughputs: tuple[float, ...]  # units per second of each round
     latencies: tuple[float, ...]  # milliseconds per single text, all rounds
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SetupResultDict:
         """Rounded figures for JSON."""
         return {
-            **vars(self.setup),
+            "backend": self.setup.backend,
+            "precision": self.setup.precision,
+            "threads": self.setup.threads,
             "throughput": _round_digits(statistics.median(self.throughputs)),
             "throughput_range": [_round_digits(min(self.throughputs)), _round_digits(max(self.throughputs))],
             "latency_p50_ms": _round_digits(self.latency(50)),
@@ -122,10 +125,18 @@ class ModelBenchmark:
     results: tuple[SetupResult, ...]
     skipped: tuple[str, ...]  # setups that the model or the machine cannot run, with the reason
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ModelBenchmarkDict:
         """Everything as plain values."""
-        results = [result.to_dict() for result in self.results]
-        return {**vars(self), "results": results, "processor": processor_name(), "cores": available_cores()}
+        return {
+            "model": str(self.model),
+            "unit": self.unit,
+            "texts": self.texts,
+            "rounds": self.rounds,
+            "results": [result.to_dict() for result in self.results],
+            "skipped": list(self.skipped),
+            "processor": processor_name(),
+            "cores": available_cores(),
+        }
 
     def table(self) -> list[list[str]]:
         """Header and one row for each setup."""

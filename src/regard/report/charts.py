@@ -28,6 +28,14 @@ CELL_LABEL = 9.0  # font size
 LABEL_GAP = 5.0
 LABEL_ANGLE = 55.0  # degrees
 Points = Sequence[tuple[float, float]]
+PAGE_STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:76rem;margin:auto;"
+    "padding:1.5rem}.lead{font-size:1.15rem}.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:"
+    "tabular-nums}th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid #8884}"
+    "th:first-child{text-align:left}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.attention{display:grid;"
+    "gap:1rem;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr))}.attention figure{margin:0}dt{font-weight:600}"
+    ".small{font-size:.85rem;opacity:.8}"
+)
 
 
 def line_chart(

@@ -22,11 +22,13 @@ from regard.errors import UsageError
 from regard.pipeline.load import load_translator
 from regard.pipeline.translation import TranslationPipeline
 from regard.pipeline.translation_result import Translation
-from regard.report.charts import Points, heat_map, line_chart
+from regard.report.charts import PAGE_STYLE, Points, heat_map, line_chart
 from regard.report.info import describe_folder
+from regard.report.json_output import ComparedModelDict, ComparisonReportDict
 from regard.tasks.metrics import (
     LONG_SOURCE_WORDS,
     SHORT_SOURCE_WORDS,
+    LengthGroup,
     bleu_short_long,
     paired_bootstrap,
     scores_by_length,
@@ -60,7 +62,7 @@ class ComparedModel:
     low: float  # BLEU of the 95 % interval, by bootstrap
     high: float
     p_value: float | None  # of the hypothesis that the best model is no better; None for the best model
-    by_length: list[dict[str, Any]]  # words, sentences, bleu
+    by_length: list[LengthGroup]
     sentences_per_second: float  # decoding
     bleu_short_long: tuple[float, float] | None = None  # BLEU on short and on long sources, where there are both
     tokens_per_second: float | None = None  # training, in target tokens; None for a model that was not trained here
@@ -82,7 +84,7 @@ class ComparedModel:
         short, long = self.bleu_short_long
         return long / short if short else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ComparedModelDict:
         """All but the picture as plain values."""
         short, long = self.bleu_short_long or (None, None)
         return {
@@ -92,16 +94,16 @@ class ComparedModel:
             "scores": self.scores,
             "low": self.low,
             "high": self.high,
-            "chance": self.p_value,
+            "p_value": self.p_value,
             "by_length": self.by_length,
-            "decoding": self.sentences_per_second,
-            "training": self.tokens_per_second,
+            "sentences_per_second": self.sentences_per_second,
+            "tokens_per_second": self.tokens_per_second,
             "minutes": self.minutes,
-            "losses": self.losses,
-            "said": self.prediction,
+            "losses": [list(point) for point in self.losses],
+            "prediction": self.prediction,
             "bleu_short": short,
             "bleu_long": long,
-            "kept_on_long": self.retained_on_long,
+            "retained_on_long": self.retained_on_long,
         }
 
 
@@ -149,11 +151,11 @@ class ComparisonReport:
             f"ones, {lowest} {100 * fractions[lowest]:.0f} %."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ComparisonReportDict:
         """The report as plain values."""
         return {
             "title": self.title,
-            **self.details,
+            "details": self.details,
             "conclusion": self.conclusion(),
             "sentence": self.sentence,
             "reference": self.reference,
@@ -209,7 +211,7 @@ class ComparisonReport:
             f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
             '<meta name=viewport content="width=device-width, initial-scale=1">'
             "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-            f"<style>{STYLE}</style></head><body><main><h1>{title}</h1>"
+            f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>"
             f"<p class=lead>{html.escape(self.conclusion())}</p>{self._html_table()}{self._html_charts()}"
             f"{self._html_example()}<h2>Models</h2><dl>{self._html_models()}</dl>"
             f"<p class=small>{html.escape(details)}<br>"
@@ -249,16 +251,6 @@ class ComparisonReport:
             minutes = "" if model.minutes is None else f", {model.minutes:.1f} minutes of training"
             entries += f"<dt>{html.escape(model.name)}</dt><dd>{html.escape(model.summary)}{minutes}</dd>"
         return entries
-
-
-STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:76rem;margin:auto;"
-    "padding:1.5rem}.lead{font-size:1.15rem}.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:"
-    "tabular-nums}th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid #8884}"
-    "th:first-child{text-align:left}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.attention{display:grid;"
-    "gap:1rem;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr))}.attention figure{margin:0}dt{font-weight:600}"
-    ".small{font-size:.85rem;opacity:.8}"
-)
 
 
 def _table_row(model: ComparedModel, has_lengths: bool) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from regard import __version__
 from regard.checkpoint.atomic import write_file
@@ -21,6 +20,7 @@ from regard.engine.library import unavailable_reason
 from regard.formatting import format_duration
 from regard.pipeline.load import load_translator
 from regard.pipeline.translation_result import Translation
+from regard.report.json_output import DemoResultDict, LanguageCountDict
 from regard.tasks.metrics import exact_match
 from regard.training.listeners import Listener
 from regard.training.run import train_run
@@ -96,17 +96,23 @@ class DemoResult:
         """Translation of the example."""
         return self.record.texts["target"].text
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> DemoResultDict:
         """The figures as plain values."""
         translation = self.example_translation
-        by_language = {name: {"right": correct, "of": total} for name, (correct, total) in self.by_language.items()}
+        by_language: dict[str, LanguageCountDict] = {
+            name: {"correct": correct, "total": total} for name, (correct, total) in self.by_language.items()
+        }
         return {
             "folder": str(self.folder),
             "page": str(self.page),
             "exact_match": self.exact_match,
             "goal_reached": self.has_reached_goal,
             "verdict": self.verdict.to_dict() if self.verdict is not None else None,
-            "shown": {"source": EXAMPLE_SOURCE, "translation": translation, "right": translation == EXAMPLE_TARGET},
+            "example": {
+                "source": EXAMPLE_SOURCE,
+                "translation": translation,
+                "correct": translation == EXAMPLE_TARGET,
+            },
             "by_language": by_language,
             "samples": [{"source": pair.source, "translation": text} for pair, text in self.samples],
         }

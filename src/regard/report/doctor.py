@@ -19,7 +19,7 @@ PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "hugging
 EXTRAS = {  # extra → its modules and their purpose
     "convert": (("sentencepiece", "transformers", "ctranslate2"), "Marian folders in, CTranslate2 out"),
     "figures": (("cairosvg",), "figures as PNG and PDF"),
-    "made": (("num2words",), "numbers in words as synthetic data"),
+    "numbers": (("num2words",), "numbers in words as synthetic data"),
     "onnx": (("onnx", "onnxruntime", "onnxscript"), "models as ONNX"),
     "serve": (("fastapi", "uvicorn"), "the page of regard see, served on this machine"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
@@ -76,10 +76,10 @@ class Diagnosis:
         ]
         if self.products:
             speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in self.products.items())
-            lines.append(f"products      {speeds} billion operations/s")
+            lines.append(f"matmul        {speeds} billion operations/s")
         for extra, missing in self.extras.items():
             status = f"missing {', '.join(missing)}" if missing else "installed"
-            lines.append(f"{'extra ' + extra:<13} {status} ({EXTRAS[extra][1]})")
+            lines.append(f"extra         {extra}: {status} ({EXTRAS[extra][1]})")
         lines.append(f"allocator     {self.allocator or 'the system’s own'}")
         lines.append(f"free disk     {self.free_disk / 1e9:.1f} GB in this folder")
         return lines + [f"advice        {line}" for line in self.advice]
@@ -118,10 +118,10 @@ def _advise(diagnosis: Diagnosis) -> list[str]:
         gain = diagnosis.products["bf16"] / diagnosis.products["float32"]
         if gain > _MIN_BF16_GAIN:
             advice.append(
-                f"bf16 products are {gain:.1f} times as fast as float32: --precision bf16 pays on large models"
+                f"bf16 matmuls are {gain:.1f} times as fast as float32: --precision bf16 pays on large models"
             )
         else:
-            advice.append(f"bf16 products run at {gain:.2g} times the speed of float32: stay with --precision float32")
+            advice.append(f"bf16 matmuls run at {gain:.2g} times the speed of float32: stay with --precision float32")
     if not diagnosis.engine:
         advice.append(f"inference is several times as fast with the engine, but {unavailable_reason()}")
     for extra, missing in diagnosis.extras.items():

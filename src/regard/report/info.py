@@ -23,7 +23,9 @@ from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, WORDP
 from regard.config.settings import Config
 from regard.engine.folder import is_engine_folder, read_encoder
 from regard.errors import CheckpointError
+from regard.metric_table import METRICS, format_metrics
 from regard.registry import TASKS, resolve
+from regard.report.json_output import FolderInfoDict, RunStateDict
 from regard.training.verdict import Verdict
 
 MAX_LABELS = 20  # labels that are listed
@@ -47,12 +49,21 @@ class FolderInfo:
     parameters: int = 0
     tokenizers: dict[str, int] = field(default_factory=dict)  # file → number of tokens
     task: dict[str, Any] = field(default_factory=dict)  # content of task.json
-    run: dict[str, Any] = field(default_factory=dict)  # state of a run
+    run: RunStateDict | None = None  # state of a run
     files: dict[str, int] = field(default_factory=dict)  # bytes
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> FolderInfoDict:
         """All of it as plain values."""
-        return {**vars(self), "model": self.model.to_dict() if self.model else None}
+        return {
+            "folder": self.folder,
+            "kind": self.kind,
+            "model": self.model.to_dict() if self.model else None,
+            "parameters": self.parameters,
+            "tokenizers": self.tokenizers,
+            "task": self.task,
+            "run": self.run,
+            "files": self.files,
+        }
 
     def lines(self) -> list[str]:
         """Format for reading."""
@@ -65,8 +76,8 @@ class FolderInfo:
         return lines + [f"  {name:<{width}}  {decimal(num_bytes):>9}" for name, num_bytes in self.files.items()]
 
     def _model_lines(self, model: DescribedConfig) -> list[str]:
-        lines = [f"model: {model.family}, {self.parameters:,} parameters, {model.summary()}"]
-        lines += [f"tokens: {count:,} in {name}" for name, count in self.tokenizers.items()]
+        lines = [f"model: {model.summary()}; {self.parameters:,} parameters (family {model.family})"]
+        lines += [f"vocabulary: {count:,} tokens in {name}" for name, count in self.tokenizers.items()]
         lines += self._score_lines()
         labels = self.task.get("labels")
         if labels:
@@ -79,31 +90,31 @@ class FolderInfo:
             lines.append(f"features: frozen, in {features['folder']}/; layer weights {layer_weights}, scale {scale}")
         alignment_head = self.task.get("alignment_head")
         if alignment_head:
-            head = f"{alignment_head['site']}, head {alignment_head['head']}"
-            lines.append(f"best alignment head: {head} (score {alignment_head['score']:.3g})")
+            head = f"{alignment_head['site']}:{alignment_head['head']}"
+            lines.append(f"best alignment head: {head} ({alignment_head['score']:.3g} nats per word)")
         return lines
 
     def _score_lines(self) -> list[str]:
         """Metrics of the saved model, and the verdict of its run."""
         metrics = self.task.get("metrics", {})
-        scores = [f"{name} {score:.4g}" for name, score in metrics.items() if isinstance(score, int | float)]
+        scores = format_metrics(metrics)
         lines = []
         if scores:
             step = f"{self.task.get('unit', 'step')} {self.task.get('step', '?')}"
-            lines.append(f"scores at {step}: {', '.join(scores)}")
+            lines.append(f"metrics at {step}: {'; '.join(scores)}")
         if self.task.get("metric"):
-            lines.append(f"selected by: {self.task['metric']}")
+            lines.append(f"selected by: {METRICS[self.task['metric']].field_name} on validation data")
         verdict = Verdict.from_dict(self.task.get("verdict"))
         if verdict and verdict.text:
             lines.append(verdict.text)
-        format_metrics = resolve(TASKS[self.task["task"]].format_metrics) if "task" in self.task else None
-        if format_metrics is not None:
-            lines += [f"  {line}" for line in format_metrics(metrics)]
+        format_details = resolve(TASKS[self.task["task"]].format_metrics) if "task" in self.task else None
+        if format_details is not None:
+            lines += [f"  {line}" for line in format_details(metrics)]
         lines += [f"  {signature}" for name, signature in metrics.items() if name.endswith("bleu_signature")]
         return lines
 
     def _state_lines(self) -> list[str]:
-        if not self.run:
+        if self.run is None:
             return []
         unit = self.run["unit"]
         step = f"{unit} {self.run['step']}"
@@ -127,7 +138,7 @@ def describe_folder(folder: str | Path) -> FolderInfo:
         problem = "no such folder" if not path.exists() else "neither a run nor a model"
         raise CheckpointError(f"{path}: {problem}; a folder with {CONFIG} or run.json is needed")
     files = _file_sizes(path)
-    run = _run_state(path) if kind == "run" else {}
+    run = _run_state(path) if kind == "run" else None
     model_path = published_path(path)
     config_path = model_path / CONFIG
     if not config_path.exists():
@@ -180,7 +191,7 @@ def _file_sizes(path: Path) -> dict[str, int]:
     return sizes
 
 
-def _run_state(path: Path) -> dict[str, Any]:
+def _run_state(path: Path) -> RunStateDict:
     directory = RunDirectory(path)
     run = directory.read_run()
     result = run.get("result")

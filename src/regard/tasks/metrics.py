@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,9 +78,15 @@ def paired_bootstrap(
     return intervals
 
 
-def scores_by_length(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-) -> list[dict[str, Any]]:
+class LengthGroup(TypedDict):
+    """Translations of sources of similar length."""
+
+    words: str  # range of the number of words
+    sentences: int
+    bleu: float
+
+
+def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[LengthGroup]:
     """BLEU by source length in words: how translation quality depends on sentence length."""
     limits = (0, *LENGTH_LIMITS, UNLIMITED)
     groups = [_score_length_group(low, high, sources, hypotheses, references) for low, high in pairwise(limits)]
@@ -105,7 +111,7 @@ def bleu_short_long(
 
 def _score_length_group(
     low: int, high: int, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-) -> dict[str, Any]:
+) -> LengthGroup:
     """Size and BLEU of the sources with more than `low` and at most `high` words."""
     indices = [index for index, text in enumerate(sources) if low < max(1, len(text.split())) <= high]
     group_hypotheses = [hypotheses[index] for index in indices]

@@ -25,7 +25,7 @@ from regard.training.auto_config import batch_tokens_for_budget, estimate_update
 from regard.training.device import device_of_rank
 from regard.training.experiments.base import Experiment
 from regard.training.flat_weights import FlatWeights
-from regard.training.procedure import RunContext, RunPlan, TrainingResult
+from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
 from regard.training.throughput import ThreadTuner, choose_throughput, measure_throughput, thread_counts
 from regard.training.trainable import Trainable, lora_learning_rate
 from regard.training.trainer import EVALUATION_SHARE, EVALUATIONS, RunTiming, Trainer
@@ -258,6 +258,9 @@ class BatchProcedure:
             metrics=experiment.finalize(evaluator, average, counters.step, counters.best_sort_key, context.notify),
             metadata={"tokens": counters.tokens, "threads": tuner.threads},
             verdict=verdict,
+            summary=ModelSummary(
+                experiment.model_config.summary(), self.model.num_parameters(), data=experiment.data_summary
+            ),
         )
 
     def _judge(self, trainer: Trainer, reason: str) -> Verdict:
@@ -275,5 +278,6 @@ class BatchProcedure:
             updates=counters.step,
             baselines=self.experiment.trivial_baselines(),
             limit=limit if reason == "plan done" else None,
+            learning_rate=config.learning_rate,
             is_pretrained=self.experiment.is_pretrained,
         )

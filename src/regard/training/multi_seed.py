@@ -20,7 +20,7 @@ from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.training.listeners import Listener, notify
-from regard.training.procedure import RunContext, RunPlan, TrainingResult
+from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
 from regard.training.verdict import Verdict
 
 SUPPRESSED_EVENTS = ("plan", "done", "stop")  # of the run of one seed; the run of all seeds sends its own
@@ -43,6 +43,8 @@ class FinishedRun(Protocol):
     def is_finished(self) -> bool: ...
     @property
     def verdict(self) -> Verdict | None: ...
+    @property
+    def summary(self) -> ModelSummary | None: ...
 
 
 class Train(Protocol):
@@ -119,6 +121,7 @@ class MultiSeedProcedure:
             metrics=summary,
             metadata={"seeds": seeds},
             verdict=verdicts[best],
+            summary=run.summary,
         )
 
     def _folder(self, seed: int) -> Path:

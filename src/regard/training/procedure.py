@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
@@ -28,6 +28,27 @@ class RunContext:
         notify(self.listeners, "note", text=text)
 
 
+class ModelSummaryDict(TypedDict):
+    """JSON form of a `ModelSummary`."""
+
+    architecture: str
+    parameters: int
+    data: str
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """What a run trains, in a few words."""
+
+    architecture: str
+    parameters: int
+    data: str  # size of the training data
+
+    def to_dict(self) -> ModelSummaryDict:
+        """Convert to JSON values."""
+        return {"architecture": self.architecture, "parameters": self.parameters, "data": self.data}
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """Description of a run for the user, with an estimate of its duration."""
@@ -39,7 +60,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How training ended; metrics, metadata and verdict are set only when the run is complete."""
+    """How training ended; metrics, metadata, verdict and summary are set only when the run is complete."""
 
     step: int
     reason: str  # "plan done", "patience", "target reached", or the signal that stopped it
@@ -48,6 +69,7 @@ class TrainingResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)  # for run.json
     verdict: Verdict | None = None
+    summary: ModelSummary | None = None
 
 
 class TrainingProcedure(Protocol):

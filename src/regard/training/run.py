@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 
@@ -24,9 +24,9 @@ from regard.training.distributed import Distributed, synchronize_run_directory
 from regard.training.launcher import train_with_workers
 from regard.training.listeners import Listener, TensorBoardListener, notify
 from regard.training.multi_seed import MultiSeedProcedure
-from regard.training.procedure import RunContext, TrainingProcedure
+from regard.training.procedure import ModelSummary, ModelSummaryDict, RunContext, TrainingProcedure
 from regard.training.throughput import default_threads
-from regard.training.verdict import Verdict
+from regard.training.verdict import Verdict, VerdictDict
 
 # settings of `training` that may differ when a run is resumed
 RESUMABLE_SETTINGS = ("threads", "workers", "save_every", "max_checkpoints", "device", "tensorboard")
@@ -38,6 +38,26 @@ FINISHED_BEFORE = "finished before"
 READY = 1.0  # status that rank 0 broadcasts before training
 FINISHED = 2.0
 _sent_notes: set[str] = set()  # by this process
+
+
+class RunResultDict(TypedDict):
+    """JSON form of a `RunResult`."""
+
+    folder: str
+    step: int
+    unit: str  # of `step`: step, epoch or seed
+    reason: str  # "plan done", "patience", "target reached", "finished before", or the signal that stopped it
+    seconds: float
+    metric: str  # that selected the model; empty for an unfinished run
+    metrics: dict[str, Any]
+    verdict: VerdictDict | None  # null for an unfinished run
+    summary: ModelSummaryDict | None  # what was trained; null for an unfinished run
+
+
+class ReportEvent(RunResultDict):
+    """The last line: how the run ended."""
+
+    event: Literal["report"]
 
 
 @dataclass(frozen=True)
@@ -52,24 +72,35 @@ class RunResult:
     metric: str = ""  # name of the metric that selected the model; empty for an unfinished run
     unit: str = "step"  # of `step`
     is_rank_zero: bool = True  # whether this process is rank 0, which reports
-    verdict: Verdict | None = None  # None for an unfinished run, or one of an earlier version
+    verdict: Verdict | None = None  # None for an unfinished run
+    summary: ModelSummary | None = None  # what was trained; None for an unfinished run
 
     @property
     def is_finished(self) -> bool:
         """Whether the training is complete."""
         return not self.reason.startswith("SIG")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RunResultDict:
         """Convert to JSON values."""
-        verdict = self.verdict.to_dict() if self.verdict is not None else None
-        return {**vars(self), "folder": str(self.folder), "verdict": verdict}
+        return {
+            "folder": str(self.folder),
+            "step": self.step,
+            "unit": self.unit,
+            "reason": self.reason,
+            "seconds": self.seconds,
+            "metric": self.metric,
+            "metrics": self.metrics,
+            "verdict": self.verdict.to_dict() if self.verdict is not None else None,
+            "summary": self.summary.to_dict() if self.summary is not None else None,
+        }
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> RunResult:
         """Build from the values of `to_dict`."""
         folder = Path(fields["folder"])
         verdict = Verdict.from_dict(fields["verdict"])
-        return cls(**{**fields, "folder": folder, "verdict": verdict})
+        summary = ModelSummary(**fields["summary"]) if fields["summary"] else None
+        return cls(**{**fields, "folder": folder, "verdict": verdict, "summary": summary})
 
 
 def train_run(
@@ -155,6 +186,7 @@ def _finished_result(out: Path, run_state: dict[str, Any]) -> RunResult:
         metric=result["metric"],
         unit=run_state.get("unit", "step"),
         verdict=Verdict.from_dict(result.get("verdict")),
+        summary=ModelSummary(**result["summary"]) if result.get("summary") else None,
     )
 
 
@@ -278,6 +310,7 @@ class _RunExecution:
             "metric": training.metric,
             "metrics": training.metrics,
             "verdict": verdict,
+            "summary": training.summary.to_dict() if training.summary is not None else None,
         }
         self.context.directory.write_run({**self.run_state, "result": result})
         notify(
@@ -285,6 +318,7 @@ class _RunExecution:
             "done",
             folder=str(folder),
             step=training.step,
+            unit=unit,
             metrics=training.metrics,
             seconds=training.seconds,
             reason=training.reason,
@@ -299,6 +333,7 @@ class _RunExecution:
             metric=training.metric,
             unit=unit,
             verdict=training.verdict,
+            summary=training.summary,
         )
 
     def _announce_plan(self) -> None:

@@ -392,10 +392,10 @@ class Trainer:
         now = time.monotonic()
         if not self.distributed.is_rank_zero:
             return
+        throughput = {f"{self.objective.unit}_per_second": round(speed, 1)}
         if counters.step % LOG_EVERY == 0:
-            self.directory.append_log(
-                {"step": counters.step, "event": "step", "loss": loss, "learning_rate": rate, "epoch": counters.epoch}
-            )
+            measurements = {"loss": loss, "learning_rate": rate, "epoch": counters.epoch, **throughput}
+            self.directory.append_log({"step": counters.step, "event": "step", **measurements})
         if now - self._last_report < REPORT_SECONDS and counters.step > 1:
             return
         self._last_report = now
@@ -411,5 +411,5 @@ class Trainer:
             learning_rate=rate,
             fraction=progress,
             epoch=counters.epoch,
-            **{f"{self.objective.unit}_per_second": speed},
+            **throughput,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
 
 from regard.metric_table import METRICS, Metric
 
@@ -13,6 +13,7 @@ Status = Literal["ok", "needs_more_time", "learned_nothing"]
 
 FEW_UPDATES = 20  # too few for a generative model that starts from random weights
 ENOUGH_UPDATES = 1000  # target of the remedy for too few updates
+LOWER_RATE = 3.0  # divisor of a learning rate with which nothing was learned
 LONGER = 4.0  # factor on the limit, where the updates so far do not suggest one
 STILL_LEARNING = 0.5  # exponent of the recent improvement as a power law of the updates
 POOR_BLEU = 10.0  # below it, any falling loss is reason enough for more time
@@ -83,6 +84,16 @@ class Limit:
         return f"{self.option} {rounded if is_fraction else math.ceil(rounded - 1e-6):g}"
 
 
+class VerdictDict(TypedDict):
+    """JSON form of a `Verdict`."""
+
+    status: Status
+    reason: str
+    remedy: str
+    retry: str  # options of a run that may do better; empty where the status is ok
+    baseline: dict[str, dict[str, float]]  # rule → scores of the trivial baselines
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Outcome of a run, its reason, and the remedy."""
@@ -90,6 +101,7 @@ class Verdict:
     status: Status = "ok"
     reason: str = ""
     remedy: str = ""
+    retry: str = ""  # options of a run that may do better
     baseline: dict[str, dict[str, float]] = field(default_factory=dict)  # rule → scores of the trivial baselines
 
     @property
@@ -101,9 +113,15 @@ class Verdict:
         """
         return "" if self.status == "ok" else f"{HEADLINES[self.status]}: {self.reason}; {self.remedy}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> VerdictDict:
         """Convert to JSON values."""
-        return asdict(self)
+        return {
+            "status": self.status,
+            "reason": self.reason,
+            "remedy": self.remedy,
+            "retry": self.retry,
+            "baseline": dict(self.baseline),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> Verdict | None:
@@ -127,12 +145,14 @@ def judge(
     updates: int,
     baselines: Sequence[TrivialBaseline],
     limit: Limit | None,
+    learning_rate: float = 0.0,
     is_pretrained: bool = False,
 ) -> Verdict:
     """Judge a run by its evaluations, oldest first, each with its `step`; the last one marked `best` is the model's.
 
     `metric` is the name of the metric that ranks them. `limit` is the setting that ended the run; None where it ended
-    by patience or at its target. `pretrained` models need no minimum of updates.
+    by patience or at its target. `learning_rate` is the base rate of the run, 0 where it is not known. Models that
+    start from pretrained weights need no minimum of updates.
     """
     history = list({evaluation["step"]: evaluation for evaluation in evaluations}.values())
     baseline_scores = {baseline.rule: dict(baseline.scores) for baseline in baselines}
@@ -146,15 +166,16 @@ def judge(
     has_few_updates = "perplexity" in best and not is_pretrained and updates < FEW_UPDATES and not _is_good(best)
     if unbeaten is not None or has_few_updates:
         reason = _reason_for_nothing(updates, has_few_updates, unbeaten, best)
-        remedy = _remedy_for_nothing(updates, limit)
-        return Verdict("learned_nothing", reason, remedy=remedy, baseline=baseline_scores)
+        remedy, retry = _remedy_for_nothing(updates, limit, learning_rate)
+        return Verdict("learned_nothing", reason, remedy=remedy, retry=retry, baseline=baseline_scores)
     if limit is None or _is_good(best):
         return ok
     reason = _describe_improvement(history, best, metric)
     if not reason:
         return ok
-    remedy = f"train longer: {limit.longer(LONGER)}, with another --out"
-    return Verdict("needs_more_time", reason, remedy=remedy, baseline=baseline_scores)
+    retry = limit.longer(LONGER)
+    remedy = f"train longer: {retry}, with another --out"
+    return Verdict("needs_more_time", reason, remedy=remedy, retry=retry, baseline=baseline_scores)
 
 
 def _reason_for_nothing(
@@ -184,12 +205,14 @@ def _is_good(evaluation: Mapping[str, Any]) -> bool:
     return bool(evaluation.get("valid_error", 100.0) <= GOOD_ERROR or perplexity <= GOOD_PERPLEXITY)
 
 
-def _remedy_for_nothing(updates: int, limit: Limit | None) -> str:
-    """Advise more updates after few of them; otherwise better data or another learning rate."""
+def _remedy_for_nothing(updates: int, limit: Limit | None, learning_rate: float) -> tuple[str, str]:
+    """Advise more updates after few of them, otherwise better data or another learning rate; and the options for it."""
     if limit is None or updates >= 2 * ENOUGH_UPDATES:
-        return "check that the data can be learned, add more of it, or change --learning-rate"
+        remedy = "check that the data can be learned, add more of it, or change --learning-rate"
+        return remedy, f"--learning-rate {learning_rate / LOWER_RATE:.1g}" if learning_rate else ""
     factor = max(2.0, ENOUGH_UPDATES / max(1, updates))
-    return f"train longer: {limit.longer(factor)} (about {math.ceil(factor * updates):,} updates), with another --out"
+    retry = limit.longer(factor)
+    return f"train longer: {retry} (about {math.ceil(factor * updates):,} updates), with another --out", retry
 
 
 def _describe_improvement(history: Sequence[Mapping[str, Any]], best: Mapping[str, Any], metric: str) -> str:

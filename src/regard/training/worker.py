@@ -69,7 +69,7 @@ def _train(launch: dict[str, Any], events: EventWriter) -> None:
         config, Path(launch["out"]), listeners=[events], started=launch["started"], pinned=launch["pinned"]
     )
     if run_result.is_rank_zero:
-        events.on_event("report", run_result.to_dict())
+        events.on_event("report", {**run_result.to_dict()})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UsageError
+from regard.view.record.json_form import ArrayDict
 
 Weights = NDArray[np.float32]
 Floats = NDArray[np.floating[Any]]
@@ -97,7 +98,7 @@ def decode_sparse(data: str, shape: Sequence[int]) -> Weights:
 _DECODERS = {"root8": decode_root8, "f16": decode_f16, "sparse": decode_sparse}
 
 
-def array_to_json(values: Floats) -> dict[str, Any]:
+def array_to_json(values: Floats) -> ArrayDict:
     """Encode an array as `f16`, with its shape."""
     return {"shape": list(np.shape(values)), "codec": "f16", "data": encode_f16(values)}
 

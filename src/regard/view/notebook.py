@@ -18,6 +18,7 @@ from typing import Any
 
 from regard.view.figure import Figure, figure
 from regard.view.page import page_from_json
+from regard.view.record.json_form import AttentionDict, OmissionDict, RecordDict
 from regard.view.record.record import Record
 from regard.view.record.texts import escape_invisible
 from regard.view.selection import select_attention
@@ -131,7 +132,7 @@ def _fit_page(record: Record, max_bytes: int) -> str | None:
     return None
 
 
-def _reduce_record(record: Record, full: bool | list[int], layers: list[int] | None) -> dict[str, Any]:
+def _reduce_record(record: Record, full: bool | list[int], layers: list[int] | None) -> RecordDict:
     """JSON form with the layers in `full` stored in full and matrices of `layers` only; omissions are listed."""
     fields = record.to_dict(full=full)
     if full is True:
@@ -140,11 +141,11 @@ def _reduce_record(record: Record, full: bool | list[int], layers: list[int] | N
     if layers is not None:
         omitted = "the matrices of other layers than the one it opens with, which have thumbnails"
         fields = {**fields, "attention": [_keep_layers(attention, layers) for attention in fields["attention"]]}
-    omission = {"reason": "a cell stays small", "dropped": omitted}
+    omission: OmissionDict = {"reason": "a cell stays small", "dropped": omitted}
     return {**fields, "omissions": [*fields["omissions"], omission]}
 
 
-def _keep_layers(attention: Mapping[str, Any], layers: list[int]) -> dict[str, Any]:
+def _keep_layers(attention: AttentionDict, layers: list[int]) -> AttentionDict:
     return {**attention, "blocks": [block for block in attention["blocks"] if block["layer"] in layers]}
 
 

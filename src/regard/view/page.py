@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from regard.errors import UsageError
 from regard.view.csp import file_policy
+from regard.view.record.json_form import OmissionDict, RecordDict
 from regard.view.record.record import Record
 from regard.view.record.schema import SCHEMA
 from regard.view.record.texts import escape_invisible
@@ -96,13 +97,16 @@ def _index_item(summary: Mapping[str, Any]) -> str:
     )
 
 
-def fit_to_budget(record: Record) -> dict[str, Any]:
+def fit_to_budget(record: Record) -> RecordDict:
     """JSON form of a record for a page; if it has too many weights, only the layer shown first is stored in full."""
     if sum(prod(attention.shape) for attention in record.attention) <= MAX_WEIGHTS:
         return record.to_dict()
     full_layers = [record.best[1]] if record.best else [attention.layers[-1] for attention in record.attention]
     fields = record.to_dict(full=full_layers)
-    omission = {"reason": "the page stays small", "dropped": "small weights of other layers than the one it opens with"}
+    omission: OmissionDict = {
+        "reason": "the page stays small",
+        "dropped": "small weights of other layers than the one it opens with",
+    }
     return {**fields, "omissions": [*fields["omissions"], omission]}
 
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regard.checkpoint import atomic, causal_dir, native, pickle_weights, weights
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder, serialize_tokenizer
@@ -53,6 +54,10 @@ class ConversionResult:
     folder: Path
     model_type: str  # for the tools that read it
     report: WeightReport
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form of the result."""
+        return {"folder": str(self.folder), "model_type": self.model_type, "report": vars(self.report)}
 
 
 @dataclass(frozen=True)

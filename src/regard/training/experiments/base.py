@@ -18,6 +18,7 @@ from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.weights import digest_tensors
 from regard.config.runs import BatchRun
 from regard.errors import ConfigError
+from regard.metric_table import SPLITS
 from regard.models import build_model
 from regard.models.base import Model, ModelConfig, initialize_weights
 from regard.registry import TASKS
@@ -80,6 +81,16 @@ class Experiment(Protocol):
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
+        ...
+
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        ...
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """Config of the model."""
         ...
 
     def validation_tokens(self) -> int:
@@ -251,6 +262,11 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         weights = self.pretrained.weights if self.pretrained is not None else None
         return initialize_model(model, self.config.training.seed, weights)
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return ", ".join(self.config.data.train)
+
     def describe_model(self, num_parameters: int) -> str:
         """Describe the model for the user, and why its config was chosen."""
         return f"model: {num_parameters / 1e6:.2f} M parameters, {self.model_config.summary()} ({self.reason})"
@@ -402,5 +418,5 @@ def report_gain(
     gain: ScoreGain, baseline: float, split: str, metric: str, notify: Notify, *, source: str = "attention"
 ) -> dict[str, float]:
     """Report what `source` gains over a baseline on a split; return score, gain and interval as metrics."""
-    notify(f"{split}: {metric} {baseline:.2f}; {gain.describe(source)}")
+    notify(f"{SPLITS[split]}: {metric} {baseline:.2f}; {gain.describe(source)}")
     return {f"{split}_baseline": baseline, f"{split}_gain": gain.points, f"{split}_gain_interval": gain.interval}

@@ -169,11 +169,16 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             scoring=self.scoring,
         )
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return f"{self.num_documents:,} documents, {self.tokens_per_epoch:,} tokens"
+
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         rows = "each a row" if self.objective.whole_documents else f"in rows of {self.objective.train.length}"
         return [
-            f"data: {self.num_documents:,} documents, {self.tokens_per_epoch:,} tokens, {rows}; "
+            f"data: {self.data_summary}, {rows}; "
             f"validation {self.num_valid_documents:,} documents, "
             f"{len(self.valid.ids):,} tokens of {self.num_valid_characters:,} characters",
             self.describe_tokenizer(),

@@ -14,6 +14,7 @@ from regard.config.settings import AUTO
 from regard.config.task_runs import ClassifyRun, FineTunedRun
 from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
 from regard.formatting import format_names
+from regard.metric_table import SPLITS
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.baselines import BagOfWordsBaseline, f1_gain, paired_gain
@@ -156,14 +157,19 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
 
     # ---- interface of a run
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        examples = self.train.examples
+        return f"{len(examples):,} {'pairs of texts' if examples.pairs is not None else 'texts'}"
+
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         examples = self.train.examples
-        noun = "pairs of texts" if examples.pairs is not None else "texts"
         test = f", test {len(self.test.examples):,}" if self.test is not None else ""
         several = ", several per text" if self.is_multi_label else ""
         return [
-            f"data: {len(examples):,} {noun}, {self.tokens_per_epoch:,} tokens; "
+            f"data: {self.data_summary}, {self.tokens_per_epoch:,} tokens; "
             f"validation {len(self.valid.examples):,}{test}",
             f"labels: {len(self.labels)}{several} ({format_label_counts(examples)})",
             self.describe_model(num_parameters),
@@ -318,11 +324,11 @@ def _report_calibration(metrics: Mapping[str, float], split: str, notify: Notify
     """Report what calibration on validation texts changed."""
     before = metrics["calibration_error_before"]
     after = metrics["calibration_error"]
-    notify(f"{split}: calibration error ({BINS} bins) {before:.4f} before calibration, {after:.4f} after")
+    notify(f"{SPLITS[split]}: calibration error ({BINS} bins) {before:.4f} before calibration, {after:.4f} after")
     if "macro_f1_before" in metrics:
         before = metrics["macro_f1_before"]
         after = metrics["macro_f1"]
-        notify(f"{split}: macro-F1 {before:.2f} % with thresholds of 0.5, {after:.2f} % with tuned ones")
+        notify(f"{SPLITS[split]}: macro-F1 {before:.2f} % with thresholds of 0.5, {after:.2f} % with tuned ones")
 
 
 def format_label_counts(examples: LabelledTexts) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from regard.checkpoint.encoder_dir import load_encoder
 from regard.checkpoint.source import EncoderSource
 from regard.errors import CheckpointError, ConfigError, UsageError
-from regard.metric_table import METRICS
+from regard.metric_table import METRICS, SPLITS
 from regard.models.bert import Bert
 from regard.tasks.base import Objective
 from regard.tasks.distillation import DistillationObjective, select_layers, student_config, student_weights
@@ -112,7 +112,7 @@ class DistillationExperiment(FineTuningExperiment[Any]):
             percent = 100 * score / teacher_score if teacher_score else 100.0
             metrics |= {f"{split}_teacher": teacher_score, f"{split}_kept": percent}
             label = METRICS[self.metric].field_name
-            notify(f"{split}: {label} {score:.2f}, {percent:.1f} % of the teacher's {teacher_score:.2f}")
+            notify(f"{SPLITS[split]}: {label} {score:.2f}, {percent:.1f} % of the teacher's {teacher_score:.2f}")
         ratios = speedups(model, teacher, timing_sample(self.valid.rows))
         metrics["speed"] = median(ratios)
         notify(

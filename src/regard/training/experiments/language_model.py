@@ -90,12 +90,17 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         """Count the tokens that one evaluation reads."""
         return len(self.valid.ids)
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return f"{self.num_documents:,} documents, {len(self.objective.train.ids):,} tokens"
+
     def describe_documents(self, num_special: int = 0) -> str:
         """Describe the data for the user; `num_special` special tokens are added to each row."""
         train = self.objective.train
         row_length = train.length + num_special
         return (
-            f"data: {self.num_documents:,} documents, {len(train.ids):,} tokens in rows of {row_length}; "
+            f"data: {self.data_summary} in rows of {row_length}; "
             f"validation {self.num_valid_documents:,} documents, {len(self.valid.ids):,} tokens"
         )
 

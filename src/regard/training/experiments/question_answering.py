@@ -118,15 +118,18 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
 
     # ---- interface of a run
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        train = self.train.examples
+        unanswerable = f", {train.num_unanswerable:,} without answer" if train.num_unanswerable else ""
+        return f"{len(train):,} questions{unanswerable} about {len(set(self.train.passages)):,} passages"
+
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
-        train = self.train.examples
         test = f", test {len(self.test.examples):,}" if self.test is not None else ""
-        unanswerable = f", {train.num_unanswerable:,} without answer" if train.num_unanswerable else ""
-        num_passages = len(set(self.train.passages))
         return [
-            f"data: {len(train):,} questions{unanswerable} about {num_passages:,} passages, "
-            f"{self.tokens_per_epoch:,} tokens in {len(self.train.rows):,} windows; "
+            f"data: {self.data_summary}, {self.tokens_per_epoch:,} tokens in {len(self.train.rows):,} windows; "
             f"validation {len(self.valid.examples):,}{test}",
             self.describe_model(num_parameters),
         ]

@@ -34,7 +34,7 @@ from regard.training.experiments.base import prefix_metrics
 from regard.training.experiments.data_splits import reading_notes
 from regard.training.listeners import notify
 from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
-from regard.training.procedure import RunContext, RunPlan, TrainingResult
+from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
 from regard.training.signals import catch_stop_signals
 from regard.training.throughput import Setup, Throughput, choose_throughput, fastest_setup
 from regard.training.trivial_baselines import majority_answer
@@ -193,6 +193,11 @@ class MemoryNetworkProcedure:
             metrics=metrics,
             metadata={"questions": len(trainer.train_indices) * progress.epoch},
             verdict=self.verdict,
+            summary=ModelSummary(
+                trainer.model.config.summary(),
+                trainer.model.num_parameters() // trainer.model.num_restarts,
+                data=f"{len(trainer.train_indices):,} questions of {_format_tasks(self.stories)}",
+            ),
         )
 
     # ---- the loop
@@ -215,10 +220,12 @@ class MemoryNetworkProcedure:
         best = min(trainer.finite_restarts, key=lambda restart: losses[restart])
         metrics = {"loss": losses[best], "error": errors[best], "learning_rate": epoch_log["learning_rate"]}
         finite_losses = [loss if math.isfinite(loss) else None for loss in losses]  # JSON has no infinity
-        self._log("step", {**metrics, "linear": epoch_log["linear"], "losses": finite_losses, "errors": errors})
+        epoch_seconds = trainer.progress.seconds - seconds_before
+        throughput = round(len(trainer.train_indices) / max(1e-9, epoch_seconds), 1)
+        restarts = {"linear": epoch_log["linear"], "losses": finite_losses, "errors": errors}
+        self._log("step", {**metrics, **restarts, "questions_per_second": throughput})
         epoch = trainer.progress.epoch
         remaining = trainer.remaining_epochs
-        epoch_seconds = trainer.progress.seconds - seconds_before
         notify(
             self.context.listeners,
             "step",
@@ -228,7 +235,7 @@ class MemoryNetworkProcedure:
             fraction=epoch / (epoch + remaining),
             epoch=epoch,
             **metrics,
-            questions_per_second=len(trainer.train_indices) / max(1e-9, epoch_seconds),
+            questions_per_second=throughput,
             seconds_left=trainer.progress.seconds / epoch * remaining,
         )
 
@@ -275,7 +282,9 @@ class MemoryNetworkProcedure:
             metrics=_scalar_metrics(metrics),
             step=trainer.progress.epoch,
             unit=self.unit,
+            metric=f"valid_{self.metric}",
             samples=samples,
+            best=True,  # a later one replaces the model
         )
         return metrics
 
@@ -304,6 +313,7 @@ class MemoryNetworkProcedure:
             updates=trainer.progress.epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
             baselines=[majority_answer(_answers_by_task(self.stories), _answers_by_task(self.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
+            learning_rate=trainer.config.learning_rate,
         )
 
     def _save_model(self, model: MemoryNetwork, metrics: dict[str, Any], scores: StoryScores) -> None:

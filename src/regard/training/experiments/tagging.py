@@ -108,14 +108,17 @@ class TagScorer(Generic[RowsT]):
         """F1, or accuracy, of one tag for every word."""
         return constant_tag(self.train.tag_ids, valid.tag_ids, self.labels)
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return f"{len(self.train.examples):,} sentences, {sum(self.train.word_counts):,} words"
+
     def describe(self, num_tokens: int, valid: TaggedSplit[RowsT], test: TaggedSplit[RowsT] | None) -> list[str]:
         """Describe the data for the user."""
-        num_words = sum(self.train.word_counts)
         test_size = f", test {len(test.examples):,}" if test is not None else ""
         counts = [f"{tag} {count:,}" for tag, count in tag_counts(self.train.examples).items()]
         return [
-            f"data: {len(self.train.examples):,} sentences, {num_words:,} words, {num_tokens:,} tokens; "
-            f"validation {len(valid.examples):,}{test_size}",
+            f"data: {self.data_summary}, {num_tokens:,} tokens; validation {len(valid.examples):,}{test_size}",
             f"{'entities' if self.has_entities else 'tags'}: {format_names(counts, MAX_SHOWN_TAGS)}",
         ]
 
@@ -239,6 +242,11 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
 
     # ---- interface of a run
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return self.scorer.data_summary
+
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         data_lines = self.scorer.describe(self.tokens_per_epoch, self.valid, self.test)
@@ -327,6 +335,11 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
     def evaluator(self, device: str) -> RnnTaggingEvaluator:
         """Build the evaluator on validation data."""
         return RnnTaggingEvaluator(self.model_config, self.scorer, valid=self.valid, device=device)
+
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return self.scorer.data_summary
 
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""

@@ -83,11 +83,16 @@ class TextClassificationExperiment(
         """Build the evaluator on validation data."""
         return TextClassificationEvaluator(self, device)
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return f"{len(self.train.examples):,} texts"
+
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         test = f", test {len(self.test.examples):,}" if self.test is not None else ""
         return [
-            f"data: {len(self.train.examples):,} texts, {self.tokens_per_epoch:,} tokens; "
+            f"data: {self.data_summary}, {self.tokens_per_epoch:,} tokens; "
             f"validation {len(self.valid.examples):,} texts{test}",
             f"labels: {len(self.labels)} ({format_label_counts(self.train.examples)})",
             self.describe_tokenizer(),

@@ -326,6 +326,11 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
         """Duration of the greedy search of the last evaluation; 0 before the first."""
         return 0.0 if self._evaluator is None else self._evaluator.search_seconds
 
+    @property
+    def data_summary(self) -> str:
+        """Size of the training data in a few words."""
+        return f"{len(self.objective.train):,} pairs"
+
     def describe(self, num_parameters: int) -> list[str]:
         """Describe data and model for the user."""
         config = self.model_config
@@ -336,8 +341,7 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
             )
         kind = f"those of {self.config.pretrained}" if self.pretrained else self.config.tokenizer.kind
         return [
-            f"data: {len(self.objective.train):,} pairs, {self.tokens_per_epoch:,} target tokens; "
-            f"validation {len(self.valid):,} pairs",
+            f"data: {self.data_summary}, {self.tokens_per_epoch:,} target tokens; validation {len(self.valid):,} pairs",
             f"tokens: {kind}, {vocabulary}",
             self.describe_model(num_parameters),
         ]

@@ -11,6 +11,15 @@ import numpy as np
 
 from regard.errors import UsageError
 from regard.view.codec import Weights, array_from_json, array_to_json, decode_f16, encode_f16
+from regard.view.record.json_form import (
+    AttributionDict,
+    LabelProbabilitiesDict,
+    OmissionDict,
+    PositionsDict,
+    QkvDict,
+    SpanProbabilitiesDict,
+    StepDict,
+)
 
 METHODS = ("gradient×input", "integrated gradients", "occlusion")
 
@@ -42,14 +51,14 @@ class DecodingStep:
     def __post_init__(self) -> None:
         object.__setattr__(self, "top", Ranking((str(token), float(probability)) for token, probability in self.top))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> StepDict:
         """Convert to the JSON form."""
         return {
             "token": self.token,
             "probability": _round(self.probability),
             "entropy": _round(self.entropy),
-            "top": [[token, _round(probability)] for token, probability in self.top],
-            "beams": [[parent, token, _round(score)] for parent, token, score in self.beams],
+            "top": [(token, _round(probability)) for token, probability in self.top],
+            "beams": [(parent, token, _round(score)) for parent, token, score in self.beams],
         }
 
     @classmethod
@@ -80,7 +89,7 @@ class LabelProbabilities:
         """The most probable label and its probability."""
         return max(zip(self.labels, self.probabilities, strict=True), key=lambda pair: pair[1])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> LabelProbabilitiesDict:
         """Convert to the JSON form."""
         probabilities = [_round(probability) for probability in self.probabilities]
         return {"labels": list(self.labels), "probabilities": probabilities}
@@ -95,12 +104,12 @@ class SpanProbabilities:
     answers: tuple[tuple[int, int, str, float], ...]  # first token, last token, text, score; best first
     no_answer: float | None = None  # probability of no answer, where the model predicts it
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SpanProbabilitiesDict:
         """Convert to the JSON form."""
         return {
             "start": [_round(probability) for probability in self.start],
             "end": [_round(probability) for probability in self.end],
-            "answers": [[first, last, text, _round(score)] for first, last, text, score in self.answers],
+            "answers": [(first, last, text, _round(score)) for first, last, text, score in self.answers],
             "none": None if self.no_answer is None else _round(self.no_answer),
         }
 
@@ -127,7 +136,7 @@ class Attribution:
     backend: str = ""  # that computed the values
     difference: float = 0.0  # of its log-probability from the answer's
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> AttributionDict:
         """Convert to the JSON form."""
         return {
             "method": self.method,
@@ -160,7 +169,7 @@ class PositionEncodings:
     kind: str  # name of the scheme, as in `POSITIONS`
     encodings: Weights  # [positions, dims]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PositionsDict:
         """Convert to the JSON form."""
         return {"kind": self.kind, "shape": list(self.encodings.shape), "data": encode_f16(self.encodings)}
 
@@ -182,7 +191,7 @@ class HeadQKV:
     value: Weights  # [K, v]
     scores: Weights  # [Q, K], before the softmax; -inf where masked
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> QkvDict:
         """Convert to the JSON form."""
         return {
             "attention": self.attention,
@@ -217,7 +226,7 @@ class Omission:
     reason: str
     omitted: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> OmissionDict:
         """Convert to the JSON form."""
         return {"reason": self.reason, "dropped": self.omitted}
 

@@ -18,6 +18,7 @@ import numpy as np
 from regard.errors import UsageError, nearest
 from regard.view.codec import Weights
 from regard.view.record.attention import AttentionRecord
+from regard.view.record.json_form import RecordDict
 from regard.view.record.parts import (
     Attribution,
     DecodingStep,
@@ -95,7 +96,7 @@ class Record:
         heads = [attention.matrix(layer, index) for index in range(attention.num_heads)]
         return attention, np.asarray(np.mean(heads, axis=0))
 
-    def to_dict(self, full: bool | Collection[int] = True, *, href: str = "") -> dict[str, Any]:
+    def to_dict(self, full: bool | Collection[int] = True, *, href: str = "") -> RecordDict:
         """Convert to the JSON form: all weights, or all of the layers in `full` and the largest of the others.
 
         With `href` matrices are left out: that of a head is at `<href>/<attention>/<layer>/<head>`.

@@ -1,32 +1,4 @@
-"""The record's JSON form: one schema for page, file, notebook, figure and terminal.
-
-```
-{ "regard": 2, "id", "title", "task": name of the task, or "see" for weights of any model,
-  "provenance": { "version", "model", "when", … },
-  "texts": { "source": { "text", "lang", "dir": "auto|ltr|rtl", "tokens": [str], "spans": [[start, end]],
-                         "word_ids": [int], "special": [bool], "token_types": [int] }, "target": { … } },
-  "attention": [ { "name", "rows": side, "columns": side, "row_meaning": "token|generated", "causal": bool,
-                   "layers": [int], "heads": int,
-                   "blocks": [ { "layer", "heads": [int], "shape": [heads, Q, K], "codec": "root8|f16|sparse",
-                                 "data" | "href" } ],      # one matrix is at href + "/" + head
-                   "thumbs": { "size": [rows, columns], "data" },               # root8 [layers, heads, rows, columns]
-                   "stats": { "entropy", "distance", "special", "label" },      # each [layers][heads]
-                   "importance": { "metric", "values": [layers][heads] } | null } ],
-  "qkv": [ { "attention", "layer", "head", "q", "k", "v", "scores": { "shape", "codec": "f16", "data" } } ],
-  "steps": [ { "token", "probability", "entropy", "top": [[str, probability]], "beams": [[parent, token, score]] } ],
-  "prediction": { "labels", "probabilities" }
-                | { "start", "end", "answers": [[first, last, text, score]], "none" } | null,
-  "attribution": [ { "method", "target", "side", "values", "agreement", "backend", "difference" } ],
-  "positions": { "kind", "shape", "data" } | null,                              # f16
-  "omissions": [ { "reason", "dropped" } ],
-  "view": { "attention", "layer", "head", "best": { "attention", "layer", "head" } | null, … } }
-```
-
-Texts beside source and target: `decoder_input` (the target shifted by bos: what the decoder reads when it generates the
-token of each row), `question` and `memory` (a hop attends to sentences), `label` (pooling for a classifier), `mix` and
-`layers` (mix of frozen layers).
-A layer may have several blocks, of different heads and encodings; a head without a block has its thumbnail only.
-"""
+"""A record to its JSON form and back: one form for page, file, notebook, figure and terminal (`json_form.py`)."""
 
 from __future__ import annotations
 
@@ -39,6 +11,7 @@ from regard.errors import UsageError
 from regard.view.codec import array_from_json, encode_root8, encode_sparse
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.head_stats import summarize_heads
+from regard.view.record.json_form import AttentionDict, BlockDict, ImportanceDict, RecordDict
 from regard.view.record.parts import (
     Attribution,
     DecodingStep,
@@ -58,9 +31,13 @@ _REQUIRED_FIELDS = {"title": str, "texts": Mapping, "attention": Sequence}
 _REQUIRED_ATTENTION_FIELDS = ("name", "rows", "columns", "row_meaning", "layers", "heads", "blocks")
 
 
-def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> dict[str, Any]:
+def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> RecordDict:
     """Convert a record to plain values; layers not in `full` are sparse; `href` replaces matrices by references."""
-    fields = {
+    default_head = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
+    name, layer, head = record.best or default_head
+    view = {"attention": name, "layer": layer, "head": head}
+    best = dict(view) if record.best else None  # the view may open with other heads
+    return {
         "regard": SCHEMA,
         "id": record.id,
         "title": record.title,
@@ -77,18 +54,15 @@ def record_to_dict(record: Record, full: bool | Collection[int], href: str) -> d
         "attribution": [attribution.to_dict() for attribution in record.attribution],
         "positions": None if record.positions is None else record.positions.to_dict(),
         "omissions": [omission.to_dict() for omission in record.omissions],
+        "view": {**view, **record.view, "best": best},
     }
-    default_head = (record.attention[0].name, record.attention[0].layers[-1], 0) if record.attention else ("", 0, 0)
-    name, layer, head = record.best or default_head
-    view = {"attention": name, "layer": layer, "head": head}
-    best = dict(view) if record.best else None  # the view may open with other heads
-    return {**fields, "view": {**view, **record.view, "best": best}}
 
 
 def attention_to_dict(
     attention: AttentionRecord, special: Sequence[bool], full: bool | Collection[int], href: str
-) -> dict[str, Any]:
+) -> AttentionDict:
     """Convert the attention of one kind of site to plain values."""
+    summary = summarize_heads(attention, special)
     return {
         "name": attention.name,
         "rows": attention.rows,
@@ -98,19 +72,30 @@ def attention_to_dict(
         "layers": list(attention.layers),
         "heads": attention.num_heads,
         "blocks": [_encode_layer(attention, layer, full, href) for layer in attention.layers],
-        **summarize_heads(attention, special),
-        "importance": None if attention.importance is None else dict(attention.importance),
+        "thumbs": summary["thumbs"],
+        "stats": summary["stats"],
+        "importance": None if attention.importance is None else importance_to_dict(attention.importance),
     }
 
 
-def _encode_layer(attention: AttentionRecord, layer: int, full: bool | Collection[int], href: str) -> dict[str, Any]:
-    block = {"layer": layer, "heads": list(range(attention.num_heads)), "shape": list(attention.shape[1:])}
+def importance_to_dict(importance: Mapping[str, Any]) -> ImportanceDict:
+    """Convert the importance of all heads to plain values."""
+    return {"metric": importance["metric"], "values": importance["values"]}
+
+
+def _encode_layer(attention: AttentionRecord, layer: int, full: bool | Collection[int], href: str) -> BlockDict:
+    block: BlockDict = {
+        "layer": layer,
+        "heads": list(range(attention.num_heads)),
+        "shape": list(attention.shape[1:]),
+        "codec": "root8",
+    }
     if href:
-        return {**block, "codec": "root8", "href": f"{href}/{attention.name}/{layer}"}
+        return {**block, "href": f"{href}/{attention.name}/{layer}"}
     weights = np.stack([attention.matrix(layer, head) for head in range(attention.num_heads)])
     is_full = full if isinstance(full, bool) else layer in full
     if is_full:
-        return {**block, "codec": "root8", "data": encode_root8(weights)}
+        return {**block, "data": encode_root8(weights)}
     return {**block, "codec": "sparse", "data": encode_sparse(weights)}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import UsageError
+from regard.view.record.json_form import TextDict
 
 _INVISIBLE_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Cs")  # controls, format characters, line ends, lone surrogates
 DIRECTIONS = ("auto", "ltr", "rtl")
@@ -90,7 +91,7 @@ class RecordText:
         words_by_id = dict(enumerate(self.text.split()))
         return [(words_by_id.get(self.word_ids[group[0]], self.tokens[group[0]]), group) for group in groups]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TextDict:
         """Convert to the JSON form."""
         return {
             "text": self.text,
