@@ -46,7 +46,7 @@ def test_a_repeated_command_reports_a_finished_run(workspace: Path, capfd: Outpu
 
 
 @pytest.mark.parametrize(
-    ("name", "summary"), [("elmo", "bidirectional language model, lstm"), ("mood", "frozen layers of 16")]
+    ("name", "summary"), [("elmo", "bidirectional language model, LSTM"), ("mood", "frozen layers of 16")]
 )
 def test_info_describes_the_folder(workspace: Path, capfd: Output, name: str, summary: str) -> None:
     assert run(["info", str(workspace / name)]) == 0

@@ -111,6 +111,7 @@ class MultiSeedProcedure:
             verdicts[seed] = run.verdict
         summary = mean_and_std(list(metrics.values()))
         best = _best_seed(metrics, run.metric)
+        verdict = verdicts[best]
         seeds = {"best": best, "each": [{"seed": seed, **scores} for seed, scores in metrics.items()]}
         self._publish(best, {**seeds, **summary})
         return TrainingResult(
@@ -120,7 +121,7 @@ class MultiSeedProcedure:
             metric=run.metric,
             metrics=summary,
             metadata={"seeds": seeds},
-            verdict=verdicts[best],
+            verdict=verdict.for_all_seeds(len(self.seeds)) if verdict is not None else None,
             summary=run.summary,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 from regard.metric_table import METRICS, Metric
@@ -122,6 +122,19 @@ class Verdict:
             "retry": self.retry,
             "baseline": dict(self.baseline),
         }
+
+    def for_all_seeds(self, count: int) -> Verdict:
+        """The verdict on a run of several seeds by that on one of them, which had its share of the minutes.
+
+        >>> verdict = Verdict("needs_more_time", "BLEU still rose", "train longer: --minutes 8", "--minutes 8")
+        >>> verdict.for_all_seeds(5).text
+        'more time is needed: BLEU still rose; train longer: --minutes 40'
+        """
+        option, _, value = self.retry.partition(" ")
+        if option != "--minutes":
+            return self
+        retry = f"{option} {count * float(value):g}"
+        return replace(self, remedy=self.remedy.replace(self.retry, retry), retry=retry)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> Verdict | None:
