@@ -68,7 +68,7 @@ def test_ablation_changes_translations_on_both_backends(
     assert ablated.out != baseline.out
     arguments = ["--ablate", ",".join(sites[:2]), "--ablate", sites[2], "--ablate", f"{sites[3]}:0"]
     assert cli.run([*command, "--backend", "torch", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out)["text"] == json.loads(ablated.out)["translation"]
+    assert json.loads(capsys.readouterr().out)["text"] == json.loads(ablated.out)["text"]
 
 
 @pytest.mark.parametrize(
