@@ -153,7 +153,10 @@ regard.load({trained!r}, backend="engine")
 def test_names_of_the_plugin_are_checked_with_ours(site: Path, mails: str) -> None:
     process = run(["-m", "regard", "train", "spam", mails, "--out", "x", "--model.positions", "log-distanc"], site)
     assert process.returncode == 2
-    assert "'sinusoidal', 'learned', 'rotary', 'alibi', 'relative', 'none', 'log-distance'" in process.stderr
+    assert (
+        "'sinusoidal', 'interleaved', 'concatenated', 'learned', 'rotary', 'alibi', 'relative', 'none', 'log-distance'"
+        in process.stderr
+    )
     code = "from regard.config.models import GptConfig; GptConfig(positions='log-distanc')"
     assert "not 'log-distanc' (did you mean log-distance?)" in run(["-c", code], site).stderr
 

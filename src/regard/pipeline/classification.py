@@ -142,7 +142,7 @@ class LabelDict(TypedDict):
     probabilities: dict[str, float]  # of all labels, the most probable first
     truncated: int  # tokens of the text that were not read
     windows: int  # rows in which it was read
-    backend: str  # that answered
+    backend: str  # what computed it, and in which precision: engine int8
 
 
 class Label(PipelineResult, str):

@@ -51,6 +51,7 @@ class GenerationDict(TypedDict):
     finished: bool  # whether the model, not the limit, ended it
     truncated: int  # tokens at the beginning of the prompt that were not read
     unknown: int  # unknown tokens of the prompt
+    backend: str  # what computed it, and in which precision: engine int8
 
 
 class Generation(PipelineResult, str):
@@ -78,6 +79,7 @@ class Generation(PipelineResult, str):
             "finished": self.finished,
             "truncated": self.truncated,
             "unknown": self.unknown,
+            "backend": self.backend,
         }
 
     @property

@@ -52,7 +52,7 @@ class AnswerDict(SpanDict):
     question: str
     no_answer_probability: float  # among all candidate spans
     windows: int  # in which the passage was read
-    backend: str  # that answered
+    backend: str  # what computed it, and in which precision: engine int8
     alternatives: list[SpanDict]  # the next best, best first
 
 

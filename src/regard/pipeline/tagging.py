@@ -136,7 +136,7 @@ class TaggedTextDict(TypedDict):
     tags: list[str]
     probabilities: list[float]  # of each tag by itself
     windows: int  # rows in which the text was read
-    backend: str  # that answered
+    backend: str  # what computed it, and in which precision: engine int8
     entities: list[EntityDict]
 
 

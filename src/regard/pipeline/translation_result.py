@@ -35,6 +35,7 @@ class TranslationDict(HypothesisDict):
     """JSON form of a `Translation`."""
 
     source: str
+    backend: str  # what computed it, and in which precision: engine int8
     alternatives: list[HypothesisDict]  # the next best, best first
 
 
@@ -110,6 +111,7 @@ class Translation(PipelineResult, str):
         return {
             "source": self.source,
             **self._to_hypothesis_dict(alignment),
+            "backend": self.backend,
             "alternatives": [alternative._to_hypothesis_dict(alignment) for alternative in self.alternatives],
         }
 

@@ -118,7 +118,7 @@ class FolderInfo:
             return []
         unit = self.run["unit"]
         step = f"{unit} {self.run['step']}"
-        throughput = self.run.get("throughput")
+        throughput = self.run["throughput"]
         lines = [f"computed in: {throughput}"] if throughput else []
         if self.run["finished"]:
             return [*lines, f"training: finished at {step}"]

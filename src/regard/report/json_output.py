@@ -108,6 +108,7 @@ class RunStateDict(TypedDict):
     unit: str  # of `step`
     checkpoints: list[int]
     config: dict[str, Any] | None  # every setting
+    throughput: str | None  # threads and precision, and how they were chosen
 
 
 class FolderInfoDict(TypedDict):

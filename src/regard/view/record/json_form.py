@@ -127,8 +127,8 @@ class AttributionDict(TypedDict):
     side: str  # name of the text
     values: list[float]
     agreement: float | None  # rank correlation with attention
-    backend: str  # that computed it
-    difference: float | None
+    backend: str  # that computed the values
+    difference: float  # of its log-probability from the answer's
 
 
 class PositionsDict(TypedDict):
