@@ -31,7 +31,7 @@ LAYERS = {
     "models": 3,
     "decoding": 4, "checkpoint": 4, "engine": 4,
     "tasks": 5, "engine.folder": 5, "search": 5,
-    "training": 6, "view": 6, "engine.backend": 6,
+    "training": 6, "view": 6, "engine.backend": 6, "engine.backend_timing": 5,
     "pipeline": 7, "checkpoint.export": 7, "nn": 7,
     "interpret": 8, "server": 8,
     "report": 9,
@@ -42,6 +42,7 @@ TENSOR_PARTS = {"attention", "models", "models.layers"}
 WITHOUT_TORCH = {
     *("config", "errors", "registry", "components", "plugins", "metric_table", "formatting", "packed_tokens"),
     *("backends", "cancellation", "text", "data", "decoding", "search", "engine", "engine.folder", "engine.backend"),
+    "engine.backend_timing",
     *("view", "cli"),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base_utils"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import workload
+from regard import cli
 from regard.attention.trace import trace
 from regard.checkpoint.model_dir import expected_shapes
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
@@ -49,6 +51,31 @@ def test_auto_is_the_engine_unless_a_trace_is_active(folder: Path) -> None:
     assert [*map(str, traced)] == [*map(str, translations)] and "decoder.1.cross" in attention
     assert pipeline.translate(TEXTS[:2], coverage_penalty=0.2, **LIMITS)
     assert translations[0].attention["decoder.1.cross"].weights.shape[0] == 4
+
+
+def test_portable_kernels_are_timed_against_torch_once_for_a_model_shape(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    assert isinstance(load_translator(folder).backends[0], HybridTranslator)
+    assert not (tmp_path / "backend").exists(), "kernels of the processor need no measurement"
+    monkeypatch.setenv(library.INSTRUCTIONS_VARIABLE, "portable")
+    load_translator(folder, backend="engine")
+    assert not (tmp_path / "backend").exists()
+    measured = load_translator(folder).backends[0]
+    (path,) = (tmp_path / "backend").iterdir()
+    timing = json.loads(path.read_text())
+    assert timing["precision"] == "float32" and min(timing["engine"], timing["torch"]) > 0
+    assert isinstance(measured, HybridTranslator) == (timing["engine"] <= timing["torch"])
+    for engine_seconds in (0.25, 0.75):  # as another machine would have measured
+        path.write_text(json.dumps({**timing, "engine": engine_seconds, "torch": 0.5}))
+        pipeline = load_translator(folder)
+        assert isinstance(pipeline.backends[0], HybridTranslator) == (engine_seconds < 0.5)
+        assert str(pipeline(TEXTS[0], **LIMITS))
+    assert isinstance(load_translator(folder, backend="auto", precision="int8").backends[0], HybridTranslator)
+    assert cli.run(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "the engine has only portable kernels here" in out and "float32 engine 750 ms, torch 500 ms" in out
 
 
 def test_scores_of_references_agree(folder: Path) -> None:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from regard.attention.intervention import active_intervention
 from regard.backends import DecoderBackend, EncoderBackend, Floats, PositionCodes
 from regard.checkpoint.source import CausalSource, EncoderSource, ModelSource, PackedWeights, TranslatorSource
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.decoding.generator import LanguageModel, ScoringGenerator
 from regard.engine import layout
+from regard.engine.backend_timing import choose_by_timing, has_only_portable_kernels
 from regard.engine.base import check_precision
 from regard.engine.causal import CausalEngine
 from regard.engine.encoder import EncoderEngine
@@ -155,6 +158,24 @@ class HybridTranslator:
 # ---- choosing the backend
 
 
+def _timed_tokens(source: ModelSource[Any]) -> Tokens:
+    """Eight short texts, whatever they mean."""
+    vocab_size = getattr(source.config, "source_vocab_size", 0) or source.config.vocab_size
+    length = min(32, source.config.max_positions // 2)
+    return Tokens.from_rows([[(7 * row + index) % vocab_size for index in range(length)] for row in range(8)])
+
+
+def _decode_timed_tokens(backend: Any, source: ModelSource[Any]) -> None:
+    """Read the texts, and generate a few tokens after them."""
+    generator = backend.generator()
+    tokens = _timed_tokens(source)
+    state = generator.start(tokens, 4)
+    last = np.full(len(tokens), generator.bos_id, np.int32)
+    for _ in range(4):
+        candidates, state = generator.step(last, state, 1)
+        last = np.ascontiguousarray(candidates.ids[:, 0], dtype=np.int32)
+
+
 @dataclass(frozen=True)
 class BackendOptions:
     """What computes a model: device, precision (None: the folder's), threads (0: all cores) and backend."""
@@ -181,7 +202,10 @@ class BackendOptions:
             return encoder
         packed = self._pack(source)
         engine = EncoderEngine(source.config, packed.arrays, packed.precision, threads=self.num_threads)
-        return self._check_ablation(HybridEncoder(engine, self._lazy_torch(source, packed)))
+        hybrid = self._check_ablation(HybridEncoder(engine, self._lazy_torch(source, packed)))
+        tokens = _timed_tokens(source)
+        torch_encoder = self._faster_torch(source, packed, hybrid, lambda backend: backend.encode(tokens))
+        return hybrid if torch_encoder is None else torch_encoder
 
     def causal_lm(self, source: CausalSource) -> CausalBackend:
         """Causal language model on the requested backend."""
@@ -190,13 +214,24 @@ class BackendOptions:
             return model
         packed = self._pack(source)
         engine = CausalEngine(source.config, packed.arrays, packed.precision)
-        return self._check_ablation(HybridCausalLM(engine, self._lazy_torch(source, packed)))
+        hybrid = self._check_ablation(HybridCausalLM(engine, self._lazy_torch(source, packed)))
+        torch_model = self._faster_torch(source, packed, hybrid, lambda backend: _decode_timed_tokens(backend, source))
+        return hybrid if torch_model is None else torch_model
 
     def translators(self, sources: Sequence[TranslatorSource]) -> list[TranslatorBackend]:
         """Translators on the requested backend, the same for all."""
         if self._uses_torch(sources):
             return [self._build_torch(source) for source in sources]
-        return [self._engine_translator(source) for source in sources]
+        translators = [self._engine_translator(source) for source in sources]
+        torch_model = self._faster_torch(
+            sources[0],
+            self._pack(sources[0]),
+            translators[0],
+            lambda backend: _decode_timed_tokens(backend, sources[0]),
+        )
+        if torch_model is None:
+            return [*translators]
+        return [torch_model, *(self._build_torch(source) for source in sources[1:])]
 
     def _engine_translator(self, source: TranslatorSource) -> HybridTranslator:
         assert isinstance(source.config, TransformerConfig)
@@ -204,6 +239,23 @@ class BackendOptions:
         engine = TranslatorEngine(source.config, packed.arrays, packed.precision)
         engine.shortlist = packed.shortlist
         return self._check_ablation(HybridTranslator(engine, self._lazy_torch(source, packed)))
+
+    def _faster_torch(
+        self, source: ModelSource[Any], packed: PackedWeights, hybrid: Any, run: Callable[[Any], object]
+    ) -> Any:
+        """The model in torch where that is faster than the engine's portable kernels and the backend is not a wish."""
+        if self.backend != "auto" or self.precision == "int8" or not has_only_portable_kernels():
+            return None
+        models: list[Any] = []
+
+        def build_torch() -> Callable[[], object]:
+            models.append(self._build_torch(source))
+            return lambda: run(models[0])
+
+        timing = choose_by_timing(source.config, packed.precision, self.num_threads, lambda: run(hybrid), build_torch)
+        if timing.is_engine_faster:
+            return None
+        return models[0] if models else self._build_torch(source)
 
     def _check_ablation(self, backend: HybridT) -> HybridT:
         """Raise for ablated heads that the model does not have, before any text is read."""

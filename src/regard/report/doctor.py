@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.engine.backend_timing import has_only_portable_kernels, stored_timings
 from regard.engine.library import load_library, unavailable_reason
 from regard.hardware import available_cores, processor_name
 
@@ -111,6 +112,19 @@ def _time_products() -> dict[str, float]:
     return time_matmuls()
 
 
+def _describe_portable_engine() -> str:
+    """What it means that the engine has no kernels for this processor, with the measurements that are stored."""
+    text = (
+        "the engine has only portable kernels here: --backend auto times it against torch once for each model shape, "
+        "and int8 is probably slower than float32"
+    )
+    times = [
+        f"{timing.precision} engine {1000 * timing.engine:.0f} ms, torch {1000 * timing.torch:.0f} ms"
+        for timing in stored_timings()
+    ]
+    return f"{text}; measured: {', '.join(times)}" if times else text
+
+
 def _advise(diagnosis: Diagnosis) -> list[str]:
     """Advice on precision, engine, extras, threads, allocator and disk."""
     advice = []
@@ -124,6 +138,8 @@ def _advise(diagnosis: Diagnosis) -> list[str]:
             advice.append(f"bf16 matmuls run at {gain:.2g} times the speed of float32: stay with --precision float32")
     if not diagnosis.engine:
         advice.append(f"inference is several times as fast with the engine, but {unavailable_reason()}")
+    elif has_only_portable_kernels():
+        advice.append(_describe_portable_engine())
     for extra, missing in diagnosis.extras.items():
         if missing:
             advice.append(f"for {EXTRAS[extra][1]}: pip install 'regard[{extra}]'")
