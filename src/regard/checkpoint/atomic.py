@@ -190,12 +190,26 @@ def _verify_file(file: Path, entry: Mapping[str, Any]) -> None:
         size = -1 if is_special else file.stat().st_size
         if size != entry["size"]:
             raise CheckpointError(f"{file}: damaged: {size} bytes, {entry['size']} expected by {MANIFEST}")
-        with open(file, "rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
-    if digest != entry["sha256"]:
+    if digest_file(file) != entry["sha256"]:
         raise CheckpointError(f"{file}: damaged: its content differs from what {MANIFEST} records")
+
+
+def digest_file(file: Path) -> str:
+    """SHA-256 of a regular file."""
+    try:
+        if file.exists() and not file.is_file():
+            raise CheckpointError(f"{file}: not a file")
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def has_manifest(path: Path) -> bool:
+    """Whether a folder has a manifest: it was written by Regard, or is a copy of one that was."""
+    return (path / MANIFEST).exists()
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
