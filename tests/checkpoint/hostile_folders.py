@@ -42,6 +42,7 @@ COMMANDS = {  # base folder → command that opens it
     "pickled": ["convert", "{}", "{}-out", "--to", "regard"],
     "run": ["info", "{}"],
 }
+MIN_WITH_PICKLES = 100  # folders; converting a pickle starts a process that imports torch
 VALUES: tuple[str, ...] = (  # JSON texts that replace a value
     *("1000000000", "9223372036854775808", "-1", "0", "1" + "0" * 400, "0.5", "NaN", "-Infinity", "1e400"),
     *("null", "true", "[]", "{}", '""', '"../../etc/passwd"', r'"\ud800"', '["a", 1]', '{"a": {"b": 1}}'),
@@ -387,6 +388,8 @@ def hostile_folders(bases: dict[str, Path], count: int) -> list[HostileFolder]:
         list(_file_changes(bases)),
         list(_value_changes(bases)),
     ]
+    if count < MIN_WITH_PICKLES:
+        groups = [[hostile for hostile in group if hostile.base != "pickled"] for group in groups]
     chosen: list[HostileFolder] = []
     for remaining, group in zip((4, 3, 2, 1), groups, strict=True):
         rng.shuffle(group)

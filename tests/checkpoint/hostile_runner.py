@@ -17,7 +17,7 @@ from pathlib import Path
 
 import regard.pipeline.loaders  # noqa: F401  # imported before the forks, which then cost little
 from regard.cli import run
-from tests.checkpoint.hostile_folders import COMMANDS, HostileFolder, hostile_folders, save_bases
+from tests.checkpoint.hostile_folders import COMMANDS, MIN_WITH_PICKLES, HostileFolder, hostile_folders, save_bases
 
 MAX_CPU_SECONDS = 5
 MAX_WALL_SECONDS = 120  # a process that waits for something uses no processor time
@@ -88,7 +88,7 @@ def main(count: int, work: Path) -> None:
     os.chdir(work)
     bases = save_bases(work / "bases")
     for name, base in bases.items():  # the valid folders first: each must be opened
-        if name != "pickled" or count > 100:
+        if name != "pickled" or count >= MIN_WITH_PICKLES:
             code, output = _open_in_child(base, COMMANDS[name], is_limited=name != "pickled")
             print(json.dumps({"name": f"{name}, unchanged", "code": code, "output": output, "valid": True}))
     for hostile in hostile_folders(bases, count):

@@ -30,7 +30,8 @@ from regard.errors import CheckpointError, UsageError
 VERSION = 3  # of run.json; the first one had no number
 _LOCK = "run.lock"
 _RUN = "run.json"
-_MAX_RUN_BYTES = 64 << 20
+_MAX_RUN_BYTES = 8 << 20
+_MAX_LOG_BYTES = 1 << 30
 INPUT_FOLDERS = ("tokenizers", "features")
 _STEP = re.compile(r"step-(\d{1,15})")
 _WEIGHTS = "model.safetensors"
@@ -153,7 +154,7 @@ class RunDirectory:
         self._check_locked()
         if not self._log.exists():
             return
-        data = self._log.read_bytes()
+        data = atomic.read_bytes(self._log, max_bytes=_MAX_LOG_BYTES)
         end = 0
         for line in data.splitlines(keepends=True):
             record = _parse_record(line)
@@ -165,7 +166,8 @@ class RunDirectory:
 
     def read_log(self) -> list[dict[str, Any]]:
         """Read the reports of the log without an incomplete last line."""
-        lines = self._log.read_bytes().splitlines(keepends=True) if self._log.exists() else []
+        data = atomic.read_bytes(self._log, max_bytes=_MAX_LOG_BYTES) if self._log.exists() else b""
+        lines = data.splitlines(keepends=True)
         records = [_parse_record(line) for line in lines]
         return [record for record in records if record is not None]
 
@@ -181,7 +183,7 @@ class RunDirectory:
         run = atomic.read_json(path)
         atomic.check_version(path, run.pop("version", None), VERSION, advice="train the run again, with another --out")
         run.pop("sha256", None)
-        if atomic.read_bytes(path, max_bytes=_MAX_RUN_BYTES) != _serialize_run(run):
+        if not _is_intact(path, run):
             raise CheckpointError(
                 f"{path}: damaged or edited: its content differs from the digest in it: restore it, or start anew with "
                 "another --out (with --recipe, an edited copy is read as any recipe)"
@@ -249,6 +251,14 @@ def folder_kind(path: str | Path) -> Literal["none", "run", "model", "other"]:
     return "other" if has_content else "none"
 
 
+def _is_intact(path: Path, run: Mapping[str, Any]) -> bool:
+    """Whether the bytes of `run.json` are those that `_serialize_run` makes of its content."""
+    try:
+        return atomic.read_bytes(path, max_bytes=_MAX_RUN_BYTES) == _serialize_run(run)
+    except UnicodeEncodeError:  # half a surrogate pair, which Regard does not write
+        return False
+
+
 def _serialize_run(run: Mapping[str, Any]) -> bytes:
     """Content of `run.json`; its form is unique, so that any damage shows."""
     content = {"version": VERSION, **run}
@@ -273,11 +283,12 @@ def _read_holder(path: Path) -> str:
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of the log; None for an incomplete one."""
+    """Parse a line of the log; None for an incomplete or damaged one."""
     if not line.endswith(b"\n"):
         return None
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    is_valid = isinstance(record, dict) and type(record.get("step", 0)) is int
+    return record if is_valid else None
