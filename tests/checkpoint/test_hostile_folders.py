@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from tests.scale import HANG_GUARD, scaled
 
 COUNT = scaled(300, 50)
 USAGE_ERROR = 2
+UNPICKLERS = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
 def _is_fault(row: dict[str, Any]) -> bool:
@@ -31,6 +33,20 @@ def _is_fault(row: dict[str, Any]) -> bool:
         or "Traceback" in row["output"]
         or not (is_answered or is_refused)
     )
+
+
+def test_nothing_is_unpickled_but_tensors() -> None:
+    package = Path(regard.__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            assert not UNPICKLERS & {module.partition(".")[0], *(name.partition(".")[0] for name in names)}, file
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "np.load"):
+                options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                is_torch = ast.unparse(node.func) == "torch.load"
+                assert options["weights_only" if is_torch else "allow_pickle"] == str(is_torch), file
+                assert not is_torch or file.name == "pickle_weights.py", file
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured on Linux alone")
