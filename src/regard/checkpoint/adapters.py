@@ -282,7 +282,7 @@ def _resolve_base(config: Mapping[str, Any], folder: Path) -> Path:
     if not base.is_dir():
         raise CheckpointError(
             f"{folder}: the base model {name} of this adapter is not there: put it there, or correct "
-            f"base_model_name_or_path in {ADAPTER_CONFIG}"
+            f"base_model_name_or_path in {ADAPTER_CONFIG} and delete {atomic.MANIFEST} beside it"
         )
     return base
 
