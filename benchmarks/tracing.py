@@ -2,7 +2,7 @@
 
 python -m benchmarks.tracing
 
-Rounds with and without a trace take turns, so that a busy machine delays all alike; the median of each is written to
+Processor time with one thread, the median of rounds that take turns with and without a trace, is written to
 benchmarks/results/tracing.json. Peak memory is that of the NumPy arrays of a text as long as the model reads.
 """
 
@@ -30,11 +30,11 @@ ROUNDS = 200
 
 
 def time_call(pipeline: EmbeddingPipeline, store: str) -> float:
-    """Milliseconds of one call; an empty store: without a trace."""
-    start = time.perf_counter()
+    """Milliseconds of processor time of one call; an empty store: without a trace."""
+    start = time.process_time()
     with trace(store=store) if store else nullcontext():
         pipeline.embed([SENTENCE])
-    return 1000 * (time.perf_counter() - start)
+    return 1000 * (time.process_time() - start)
 
 
 def peak_megabytes(pipeline: EmbeddingPipeline, store: str) -> float:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../include/regard_engine.h"
+#include "check_attention.h"
 #include "check_matmul.h"
 #include "check_parallel.h"
 #include "check_rejections.h"
@@ -256,6 +257,14 @@ void check_encoder(int32_t precision, const std::vector<std::string>& sets) {
     if (first_hidden.empty()) first_hidden = hidden;
     if (precision == REGARD_PRECISION_INT8)
       expect(hidden == first_hidden, "int8 has the same bits on every instruction set");
+    check_attention(model, random,
+                    {
+                        .ids = texts.ids.data(),
+                        .token_types = token_types.empty() ? nullptr : token_types.data(),
+                        .offsets = texts.offsets.data(),
+                        .num_texts = texts.num_texts(),
+                    },
+                    hidden);
     check_encoder_rejections(model, random, texts);
     regard_model_free(model);
   }

@@ -137,13 +137,15 @@ class SiteCall:
         """Scores of some queries of a row, -∞ at masked keys, [H, queries, K]."""
         key = self.keys(row)
         num_keys = key.shape[1]
-        scores = np.full((len(self.heads), len(queries), self.mask.num_keys), -np.inf, np.float32)
         products = self.padded_query(row, queries) @ key.transpose(0, 2, 1)
         products *= np.float32(self.site.scale)
         if self.has_bias:
             positions = queries + self.rows[row].first_position
             products += distance_bias(self.site, np.arange(num_keys) - positions[:, None])[self.heads]
-        scores[:, :, :num_keys] = products
+        scores = products
+        if num_keys < self.mask.num_keys:
+            scores = np.full((len(self.heads), len(queries), self.mask.num_keys), -np.inf, np.float32)
+            scores[:, :, :num_keys] = products
         if not self.mask.is_full:
             scores[:, ~self.mask.allowed(row, queries)] = -np.inf
         return scores
