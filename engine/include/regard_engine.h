@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define REGARD_ABI_VERSION 9 /* raised whenever a caller must change */
+#define REGARD_ABI_VERSION 10 /* raised whenever a caller must change */
 
 enum regard_precision {
   REGARD_PRECISION_FLOAT32 = 0,
@@ -226,7 +226,8 @@ REGARD_API const char* regard_instruction_sets(void);
 
 /* Size of a linear layer's packed weights; 0 if the sizes are out of range. */
 REGARD_API int64_t regard_packed_bytes(int64_t outputs, int64_t inputs, int32_t precision);
-/* Packs weights [outputs, inputs]. int8 fills `scales` and `corrections`, one per output, padded to blocks of 16. */
+/* Packs weights [outputs, inputs]. int8 fills `scales` and `corrections`, one per output, padded to blocks of 16.
+ * Returns 0 if the sizes are out of range, or int8 weights are not finite. */
 REGARD_API int32_t regard_pack_weights(const float* weights, int64_t outputs, int64_t inputs, int32_t precision,
                                        void* packed, float* scales, int32_t* corrections);
 
@@ -258,14 +259,18 @@ typedef struct {
   int64_t beam;
   int64_t nbest;
   int32_t bos_id;
-  const int32_t* max_lengths; /* [num_texts] */
+  const int32_t* max_lengths; /* [num_texts], each from 1 on */
+  int64_t num_max_lengths;
   const double* length_norms; /* [largest max_length + 3]: divisor of the score of a text with so many tokens */
-  const int32_t* forbidden;   /* [num_forbidden] token ids */
+  int64_t num_length_norms;
+  const int32_t* forbidden; /* [num_forbidden] token ids */
   int64_t num_forbidden;
   const int32_t* always_allowed; /* [num_always_allowed] shortlisted for every text, eos too; null: whole vocabulary */
   int64_t num_always_allowed;
   const int32_t* lexicon_offsets; /* [source_vocab_size + 1] */
-  const int32_t* lexicon; /* [lexicon_offsets[source_vocab_size]]: target tokens shortlisted by each source token */
+  int64_t num_lexicon_offsets;
+  const int32_t* lexicon; /* [lexicon_size]: target tokens shortlisted by each source token */
+  int64_t lexicon_size;
   const int32_t* cancelled; /* read before each step: not 0 ends the search with an error; null: never */
 } regard_search_request;
 
@@ -293,8 +298,8 @@ REGARD_API int32_t regard_encode(const regard_model* model, const int32_t* ids, 
 
 /* out [rows, outputs] = activation(rows [rows, inputs] * packed float32 weights + bias [outputs padded to 16]). */
 REGARD_API int32_t regard_linear(const char* instruction_set, const float* rows, int64_t num_rows, int64_t inputs,
-                                 const void* packed, const float* bias, int64_t outputs, int32_t activation, float* out,
-                                 char* error, int64_t error_size);
+                                 const void* packed, int64_t num_packed_bytes, const float* bias, int64_t num_biases,
+                                 int64_t outputs, int32_t activation, float* out, char* error, int64_t error_size);
 
 /* For tests: integer sums of an int8 matmul, [rows, outputs padded to 16], of bytes b that stand for b - 128. */
 REGARD_API int32_t regard_integer_sums(const char* instruction_set, const uint8_t* bytes, int64_t num_rows,

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
 #include "layers.h"
 #include "model.h"
 
@@ -30,9 +31,11 @@ void SiteOptions::ablate(float* context) const {
 
 AttentionOptions::AttentionOptions(const Model& model, const regard_attention_options* options) {
   if (!options) return;
-  if (options->num_captures < 0 || options->num_ablations < 0) throw std::invalid_argument("a count is negative");
-  if ((options->num_captures && !options->captures) || (options->num_ablations && !options->ablations))
-    throw std::invalid_argument("captures or ablations are missing");
+  const int64_t num_sites = std::ssize(model.encoder.layers) + 2 * std::ssize(model.decoder.layers);
+  check_range("num_captures", options->num_captures, 0, num_sites);
+  check_range("num_ablations", options->num_ablations, 0, num_sites);
+  check_array("captures", options->captures, options->num_captures, options->num_captures);
+  check_array("ablations", options->ablations, options->num_ablations, options->num_ablations);
   for (int64_t i = 0; i < options->num_captures; i++) {
     const regard_capture& capture = options->captures[i];
     SiteOptions& site = find(model, capture.site, capture.layer);

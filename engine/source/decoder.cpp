@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
+
+#include "checks.h"
 
 namespace regard {
 namespace {
@@ -11,7 +14,10 @@ namespace {
 constexpr int64_t MAX_ROWS = 128;         // of one forward pass
 constexpr int64_t STEPS_PER_BUFFER = 8;   // whose keys and values share a buffer
 constexpr int64_t INITIAL_CAPACITY = 32;  // tokens of a row
-constexpr float PADDING_LOGIT = -1e30f;   // of outputs that stand for no token
+constexpr int64_t MAX_SELECTED_ROWS = 1 << 24;
+// Of outputs that stand for no token. They come after all others, and by then `k` logits have been found: nothing is
+// exceeded by minus infinity, so that none of them is ever among the best, whatever the weights of a file are.
+constexpr float PADDING_LOGIT = -std::numeric_limits<float>::infinity();
 
 // The inverse of Kernels::store_bf16.
 void load_bf16(const uint16_t* in, int64_t size, bool is_paired, float* out) {
@@ -31,6 +37,7 @@ DecoderState::DecoderState(const Model& model, const TokenBatch& source, const A
       is_bf16_(model.shape.precision != FLOAT32),
       capacity_(INITIAL_CAPACITY) {
   if (!model.has_decoder()) throw std::invalid_argument("this model has no decoder: it encodes and does not generate");
+  source.check_offsets();
   for (int64_t text = 0; text < source.num_texts; text++) row_texts_.push_back(text);
   if (model.has_encoder())
     encode_source(source, attention);
@@ -71,9 +78,7 @@ void DecoderState::encode_source(const TokenBatch& source, const AttentionOption
 }
 
 void DecoderState::check_prompt(const TokenBatch& prompt) const {
-  if (prompt.num_texts < 1 || prompt.offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
   const int64_t length = prompt.length(0);
-  if (length < 0) throw std::invalid_argument("offsets must not decrease");
   for (int64_t text = 0; text < prompt.num_texts; text++)
     if (prompt.length(text) != length)
       throw std::invalid_argument("texts that are continued together are equally long");
@@ -134,6 +139,7 @@ Workspace DecoderState::make_workspace(int64_t num_rows, int64_t length) const {
 }
 
 void DecoderState::select_rows(const int64_t* rows, int64_t num_rows) {
+  check_range("num_rows", num_rows, 0, MAX_SELECTED_ROWS);
   std::vector<int64_t> row_texts(num_rows);
   std::vector<KeyValueEntry> past(num_rows * capacity_);
   for (int64_t i = 0; i < num_rows; i++) {
@@ -158,7 +164,7 @@ void DecoderState::check_step(const int32_t* tokens, int64_t num_rows, int64_t n
   if (num_rows < 1 || num_rows != std::ssize(row_texts_))
     throw std::invalid_argument(std::to_string(num_rows) + " tokens for " + std::to_string(row_texts_.size()) +
                                 " rows");
-  if (num_tokens < 1) throw std::invalid_argument("a step appends at least one token to each row");
+  check_range("num_tokens", num_tokens, 1, MAX_TEXT_LENGTH);
   for (int64_t i = 0; i < num_rows * num_tokens; i++) {
     check_token(tokens[i]);
     if (request.targets) check_token(request.targets[i]);
@@ -391,7 +397,7 @@ void DecoderState::scan_shortlists(const Rows& rows, Workspace& space, TopK* top
     for (int64_t i = 0; i < num_text_rows; i++) text_tops[i].target = shortlist.index_of(text_tops[i].target);
     scan_logits(space, row, num_text_rows, shortlist.output, text_tops, nullptr);
     for (int64_t i = 0; i < num_text_rows; i++)
-      for (int64_t j = 0; j < k; j++) text_tops[i].ids[j] = shortlist.ids[text_tops[i].ids[j]];
+      for (int64_t j = 0; j < k; j++) text_tops[i].ids[j] = shortlist.ids.at(text_tops[i].ids[j]);
   }
 }
 

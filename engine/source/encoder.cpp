@@ -327,12 +327,19 @@ int64_t TokenBatch::max_length() const {
   return longest;
 }
 
+void TokenBatch::check_offsets() const {
+  if (num_texts < 1 || !offsets || offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
+  for (int64_t text = 0; text < num_texts; text++)
+    if (length(text) < 0) throw std::invalid_argument("offsets must not decrease");
+  if (num_tokens() && !ids) throw std::invalid_argument("ids are missing");
+}
+
 void TokenBatch::check(const Model& model) const {
   const regard_shape& shape = model.shape;
   if (!model.has_encoder()) throw std::invalid_argument("this model has no encoder: it generates and does not encode");
-  if (num_texts < 1 || offsets[0] != 0) throw std::invalid_argument("offsets must start at 0");
+  check_offsets();
   for (int64_t text = 0; text < num_texts; text++) {
-    if (offsets[text + 1] <= offsets[text]) throw std::invalid_argument("a source text has no tokens");
+    if (!length(text)) throw std::invalid_argument("a source text has no tokens");
     model.source_positions->check_length(length(text) + shape.position_offset);
   }
   for (int64_t i = 0; i < num_tokens(); i++) {

@@ -15,9 +15,10 @@ struct TokenBatch {
   const int32_t* token_types = nullptr;  // per token; null: all 0
 
   int64_t num_tokens() const { return offsets[num_texts]; }
-  int64_t length(int64_t text) const { return offsets[text + 1] - offsets[text]; }
+  int64_t length(int64_t text) const { return int64_t{offsets[text + 1]} - offsets[text]; }
   int64_t max_length() const;
-  void check(const Model& model) const;
+  void check_offsets() const;
+  void check(const Model& model) const;  // offsets, ids and lengths of source texts
 };
 
 // Whose hidden states are needed: those of first tokens alone make the last layer cheaper.

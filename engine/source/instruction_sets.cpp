@@ -40,30 +40,30 @@ std::vector<const Kernels*> detect_sets() {
   return sets;
 }
 
-const std::vector<const Kernels*>& usable_sets() {
-  static const std::vector<const Kernels*> sets = detect_sets();
-  return sets;
-}
+// Detected when the library is loaded, not on first use: a process may be forked while another thread is in here, and
+// the child would wait for that thread's initialization for ever.
+const std::vector<const Kernels*> usable_sets = detect_sets();
 
 std::string join_names() {
   std::string names;
-  for (const Kernels* kernels : usable_sets()) {
+  for (const Kernels* kernels : usable_sets) {
     if (!names.empty()) names += ",";
     names += kernels->name;
   }
   return names;
 }
 
+const std::string set_names = join_names();
+
 }  // namespace
 
 const std::string& instruction_sets() {
-  static const std::string names = join_names();
-  return names;
+  return set_names;
 }
 
 const Kernels& find_kernels(const std::string& name) {
-  if (name.empty()) return *usable_sets().front();
-  for (const Kernels* kernels : usable_sets())
+  if (name.empty()) return *usable_sets.front();
+  for (const Kernels* kernels : usable_sets)
     if (name == kernels->name) return *kernels;
   throw std::invalid_argument("no instruction set " + name + " on this CPU: it has " + instruction_sets());
 }

@@ -1,5 +1,5 @@
 #include "kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AMX = kernel_table("amx");
+extern constinit const Kernels AMX = kernel_table("amx");
 }

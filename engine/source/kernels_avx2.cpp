@@ -1,5 +1,5 @@
 #include "kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AVX2 = kernel_table("avx2");
+extern constinit const Kernels AVX2 = kernel_table("avx2");
 }

@@ -1,5 +1,5 @@
 #include "kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AVX512 = kernel_table("avx512");
+extern constinit const Kernels AVX512 = kernel_table("avx512");
 }

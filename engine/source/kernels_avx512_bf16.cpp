@@ -1,5 +1,5 @@
 #include "kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AVX512_BF16 = kernel_table("avx512_bf16");
+extern constinit const Kernels AVX512_BF16 = kernel_table("avx512_bf16");
 }

@@ -1,5 +1,5 @@
 #include "kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AVX_VNNI = kernel_table("avx_vnni");
+extern constinit const Kernels AVX_VNNI = kernel_table("avx_vnni");
 }

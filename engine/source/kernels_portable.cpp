@@ -1,5 +1,5 @@
 #include "kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels PORTABLE = kernel_table("portable");
+extern constinit const Kernels PORTABLE = kernel_table("portable");
 }

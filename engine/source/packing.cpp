@@ -21,10 +21,10 @@ int64_t num_groups(int64_t inputs, int precision) {
   return (inputs + group_size(precision) - 1) / group_size(precision);
 }
 
-// Weights are finite: NaN is not handled.
 uint16_t float_to_bf16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 64u);  // rounding could make it infinite
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -73,8 +73,10 @@ int64_t packed_bytes(int64_t outputs, int64_t inputs, int precision) {
   return pad(outputs) * num_groups(inputs, precision) * GROUP_BYTES;
 }
 
-void pack_weights(const float* weights, int64_t outputs, int64_t inputs, int precision, void* packed, float* scales,
+bool pack_weights(const float* weights, int64_t outputs, int64_t inputs, int precision, void* packed, float* scales,
                   int32_t* corrections) {
+  const auto is_finite = [](float weight) { return std::isfinite(weight); };
+  if (precision == INT8 && !std::all_of(weights, weights + outputs * inputs, is_finite)) return false;
   const int64_t group = group_size(precision);
   const int64_t groups = num_groups(inputs, precision);
   std::memset(packed, 0, packed_bytes(outputs, inputs, precision));
@@ -102,6 +104,7 @@ void pack_weights(const float* weights, int64_t outputs, int64_t inputs, int pre
         static_cast<float*>(packed)[packed_index(output, i, groups, group)] = row[i];
     }
   }
+  return true;
 }
 
 }  // namespace regard

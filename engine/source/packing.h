@@ -13,7 +13,9 @@ int64_t packed_bytes(int64_t outputs, int64_t inputs, int precision);
 // A scale is as fine as two bounds allow: every weight within ±127, and of any four weights that meet in 16 bits
 // (inputs 0, 1, 4, 5 of eight, and 2, 3, 6, 7) neither the positive nor the negative ones beyond 128 in total. Inputs
 // are at most 255, and 255 · 128 < 2¹⁵: AVX2, whose 8-bit products are 16 bits wide, adds four before it widens them.
-void pack_weights(const float* weights, int64_t outputs, int64_t inputs, int precision, void* packed, float* scales,
+//
+// Returns whether the weights could be packed: in int8, they must be finite.
+bool pack_weights(const float* weights, int64_t outputs, int64_t inputs, int precision, void* packed, float* scales,
                   int32_t* corrections);
 
 }  // namespace regard

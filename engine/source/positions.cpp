@@ -12,6 +12,7 @@ namespace regard {
 namespace {
 
 constexpr float MASKED_BIAS = -1e30f;
+constexpr int64_t CHUNK_POSITIONS = 64;  // sinusoids computed together
 
 // Sines, then cosines (Vaswani et al. 2017, section 3.5); an odd size has one more sine.
 void compute_sinusoids(int64_t position, int64_t hidden_size, float* out) {
@@ -41,12 +42,19 @@ std::vector<float> alibi_slopes(int64_t num_heads) {
 Positions::Positions(int kind, int64_t max_positions, int64_t hidden_size, const float* learned)
     : kind_(kind), max_positions_(max_positions), hidden_size_(hidden_size), learned_(learned) {
   if (kind != REGARD_POS_SINUSOIDAL) return;
-  sinusoids_.resize(max_positions * hidden_size);
-  for (int64_t position = 0; position < max_positions; position++)
-    compute_sinusoids(position, hidden_size, sinusoids_.data() + position * hidden_size);
+  num_chunks_ = (max_positions + CHUNK_POSITIONS - 1) / CHUNK_POSITIONS;
+  chunks_ = std::make_unique<std::atomic<float*>[]>(num_chunks_);
+  for (int64_t i = 0; i < num_chunks_; i++) chunks_[i].store(nullptr, std::memory_order_relaxed);
+}
+
+Positions::~Positions() {
+  for (int64_t i = 0; i < num_chunks_; i++) delete[] chunks_[i].load(std::memory_order_relaxed);
 }
 
 void Positions::check_length(int64_t length) const {
+  if (length > MAX_TEXT_LENGTH)
+    throw std::invalid_argument("a text has " + std::to_string(length) + " positions but the engine takes " +
+                                std::to_string(MAX_TEXT_LENGTH) + ": split it");
   if (kind_ == REGARD_POS_LEARNED && length > max_positions_)
     throw std::invalid_argument("a text has " + std::to_string(length) + " positions but the model learned " +
                                 std::to_string(max_positions_) + ": split it");
@@ -57,14 +65,28 @@ void Positions::add(float* row, int64_t position) const {
   std::vector<float> beyond_table;
   const float* embedding;
   if (position < max_positions_) {
-    const float* table = kind_ == REGARD_POS_LEARNED ? learned_ : sinusoids_.data();
-    embedding = table + position * hidden_size_;
+    embedding = kind_ == REGARD_POS_LEARNED ? learned_ + position * hidden_size_ : sinusoid(position);
   } else {  // sinusoidal: learned positions are checked before
     beyond_table.resize(hidden_size_);
     compute_sinusoids(position, hidden_size_, beyond_table.data());
     embedding = beyond_table.data();
   }
   for (int64_t i = 0; i < hidden_size_; i++) row[i] += embedding[i];
+}
+
+const float* Positions::sinusoid(int64_t position) const {
+  const int64_t chunk = position / CHUNK_POSITIONS;
+  const float* table = chunks_[chunk].load(std::memory_order_acquire);
+  if (!table) table = compute_chunk(chunk);
+  return table + position % CHUNK_POSITIONS * hidden_size_;
+}
+
+float* Positions::compute_chunk(int64_t chunk) const {
+  std::unique_ptr<float[]> table(new float[CHUNK_POSITIONS * hidden_size_]);
+  for (int64_t i = 0; i < CHUNK_POSITIONS; i++)
+    compute_sinusoids(chunk * CHUNK_POSITIONS + i, hidden_size_, table.get() + i * hidden_size_);
+  float* earlier = nullptr;  // computed by another thread meanwhile
+  return chunks_[chunk].compare_exchange_strong(earlier, table.get()) ? table.release() : earlier;
 }
 
 Rotary::Rotary(const regard_layer& layer, int64_t head_size)

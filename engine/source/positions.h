@@ -1,29 +1,43 @@
 // Positional schemes: absolute ones are added to the embeddings; those of a layer rotate queries and keys, or bias the
 // attention scores.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "../include/regard_engine.h"
 
 namespace regard {
 
+constexpr int64_t MAX_TEXT_LENGTH = 1 << 20;  // tokens of a source, or of a generated text
+
 // Absolute positions: sinusoidal, learned or none.
 class Positions {
  public:
   // `learned`: [max_positions, hidden_size]; null for the other kinds.
   Positions(int kind, int64_t max_positions, int64_t hidden_size, const float* learned);
+  ~Positions();
 
-  // Throws if a text is longer than the learned positions.
+  Positions(const Positions&) = delete;
+  Positions& operator=(const Positions&) = delete;
+
+  // Throws if a text is longer than the learned positions, or than any text may be.
   void check_length(int64_t length) const;
   void add(float* row, int64_t position) const;
 
  private:
+  // Sinusoidal embedding of a position below `max_positions_`. A chunk of the table is computed when a text first needs
+  // it: a file that names many positions costs nothing. Any thread may do so; the first result stays.
+  const float* sinusoid(int64_t position) const;
+  float* compute_chunk(int64_t chunk) const;
+
   int kind_;
   int64_t max_positions_;
   int64_t hidden_size_;
   const float* learned_;
-  std::vector<float> sinusoids_;
+  mutable std::unique_ptr<std::atomic<float*>[]> chunks_;  // [CHUNK_POSITIONS, hidden_size] each; null: not computed
+  int64_t num_chunks_ = 0;
 };
 
 // Rotary queries and keys (RoPE, Su et al. 2021) of one layer; does nothing in a layer with other positions.

@@ -1,12 +1,18 @@
 #include "search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <string>
+
+#include "checks.h"
 
 namespace regard {
 namespace {
 
+constexpr int64_t MAX_BEAM = 1024;
+constexpr int64_t MAX_FORBIDDEN = 1 << 16;
 constexpr double IMPOSSIBLE = -std::numeric_limits<double>::infinity();
 
 // A token of the tree of hypotheses.
@@ -100,7 +106,7 @@ class BeamSearch {
   // Extends the beams of one text: hypotheses that end among the best `beam` are finished, the best others go on.
   void extend_text(int64_t first, int64_t last, int64_t length) {
     const int64_t text = beams_[first].text;
-    const int64_t max_length = std::max(1, request_.max_lengths[text]);
+    const int64_t max_length = request_.max_lengths[text];
     const bool is_at_limit = length >= max_length;
     collect_continuations(first, last, is_at_limit);
     const int64_t num_ranks = std::min<int64_t>(std::ssize(continuations_), 2 * request_.beam);
@@ -136,6 +142,7 @@ class BeamSearch {
       for (int64_t i = row * k_; i < (row + 1) * k_; i++) {
         if (is_forbidden(ids_[i])) continue;
         const double extended = logprob + static_cast<double>(logprobs_[i]);
+        if (std::isnan(extended)) continue;  // of damaged weights; it has no rank
         continuations_.push_back({.row = row, .token = ids_[i], .logprob = extended});
       }
     }
@@ -214,13 +221,36 @@ class BeamSearch {
   std::vector<float> eos_logprobs_;
 };
 
+void check_request(const SearchRequest& request, const regard_shape& shape, int64_t num_texts) {
+  check_range("beam", request.beam, 1, MAX_BEAM);
+  check_range("nbest", request.nbest, 1, request.beam);
+  check_range("num_forbidden", request.num_forbidden, 0, MAX_FORBIDDEN);
+  check_array("forbidden", request.forbidden, request.num_forbidden, request.num_forbidden);
+  const int64_t num_candidates = request.beam + 1 + request.num_forbidden;
+  if (num_candidates > shape.target_vocab_size)
+    throw std::invalid_argument("a beam of " + std::to_string(request.beam) + " is too wide for a vocabulary of " +
+                                std::to_string(shape.target_vocab_size) + " tokens");
+  check_range("bos_id", request.bos_id, 0, shape.target_vocab_size - 1);
+  check_array("max_lengths", request.max_lengths, request.num_max_lengths, num_texts);
+  int64_t max_length = 1;
+  for (int64_t text = 0; text < num_texts; text++) {
+    check_range("a max_length", request.max_lengths[text], 1, MAX_TEXT_LENGTH);
+    max_length = std::max<int64_t>(max_length, request.max_lengths[text]);
+  }
+  check_array("length_norms", request.length_norms, request.num_length_norms, max_length + 3);
+  const Lexicon& lexicon = request.lexicon;
+  if (!lexicon.always_allowed) return;
+  check_range("num_always_allowed", lexicon.num_always_allowed, 1, shape.target_vocab_size);
+  check_array("lexicon_offsets", lexicon.offsets, lexicon.num_offsets, shape.source_vocab_size + 1);
+  check_array("lexicon", lexicon.token_ids, lexicon.size, lexicon.size);
+}
+
 }  // namespace
 
 std::vector<std::vector<Hypothesis>> search(const Model& model, const TokenBatch& source,
                                             const SearchRequest& request, const AttentionOptions& attention) {
-  const bool fits_vocabulary = request.beam + 1 + request.num_forbidden <= model.shape.target_vocab_size;
-  if (request.beam < 1 || request.nbest < 1 || !fits_vocabulary)
-    throw std::invalid_argument("a beam of " + std::to_string(request.beam) + " is too wide for the vocabulary");
+  source.check(model);
+  check_request(request, model.shape, source.num_texts);
   return BeamSearch(model, source, request, attention).run();
 }
 

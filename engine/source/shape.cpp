@@ -4,14 +4,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
+
 namespace regard {
 namespace {
 
-void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    throw std::invalid_argument(std::string(name) + " must be from " + std::to_string(low) + " to " +
-                                std::to_string(high) + ", not " + std::to_string(value));
-}
+void check_flag(const char* name, int32_t value) { check_range(name, value, 0, 1); }
 
 constexpr int64_t MAX_LAYERS = 1024;
 constexpr int64_t MAX_POSITIONS = 1 << 20;
@@ -25,6 +23,7 @@ void check_float(const char* name, float value, float low) {
 void check_layer(const regard_layer& layer, int64_t num_layers, int64_t head_size, bool is_causal) {
   check_range("block", layer.block, 0, num_layers - 1);
   check_range("window", layer.window, 0, MAX_POSITIONS);
+  check_flag("interleaved", layer.interleaved);
   if (layer.positions != REGARD_POS_NONE)
     check_range("positions of a layer", layer.positions, REGARD_POS_ROTARY, REGARD_POS_RELATIVE);
   if (layer.positions == REGARD_POS_ROTARY) {
@@ -60,6 +59,11 @@ void check_stack(const regard_block& block, const regard_layer* layers, int64_t 
   check_range("activation", block.activation, RELU, QUICK_GELU);
   check_range("norm", block.norm, REGARD_NORM_LAYER, REGARD_NORM_RMS_PLUS_ONE);
   check_range("norm_placement", block.norm_placement, REGARD_PLACEMENT_PRE, REGARD_PLACEMENT_NONE);
+  check_flag("gated", block.gated);
+  check_flag("first_attention_norm", block.first_attention_norm);
+  check_flag("residual", block.residual);
+  check_flag("qk_norm", block.qk_norm);
+  check_range("cross_attention", block.cross_attention, 0, is_causal);
   check_float("norm_eps", block.norm_eps, 0.0f);
   check_float("attention_scale", block.attention_scale, 0.0f);
   for (int64_t layer = 0; layer < num_layers; layer++)
@@ -95,6 +99,9 @@ void check_shape(const regard_shape& shape) {
   check_range("position_offset", shape.position_offset, 0, shape.max_positions - 1);
   check_range("num_token_types", shape.num_token_types, 0, 1 << 16);
   check_range("embedding_size", shape.embedding_size, 0, has_decoder ? 0 : MAX_INT8_INPUTS);
+  check_flag("embedding_norm", shape.embedding_norm);
+  check_flag("share_embeddings", shape.share_embeddings);
+  check_float("embedding_scale", shape.embedding_scale, 0.0f);
   if (has_encoder) check_range("source_vocab_size", shape.source_vocab_size, 1, MAX_VOCAB_SIZE);
   if (has_decoder) {
     check_range("target_vocab_size", shape.target_vocab_size, 1, MAX_VOCAB_SIZE);

@@ -10,14 +10,15 @@
 namespace regard {
 namespace {
 
-constexpr float PADDING_BIAS = -1e30f;  // logit of outputs that pad the last block
-
 std::vector<int32_t> allowed_tokens(const Lexicon& lexicon, const int32_t* source_ids, int64_t length) {
   std::vector<int32_t> ids(lexicon.always_allowed, lexicon.always_allowed + lexicon.num_always_allowed);
   for (int64_t i = 0; i < length; i++) {
-    const int32_t* begin = lexicon.token_ids + lexicon.offsets[source_ids[i]];
-    const int32_t* end = lexicon.token_ids + lexicon.offsets[source_ids[i] + 1];
-    ids.insert(ids.end(), begin, end);
+    const int64_t begin = lexicon.offsets[source_ids[i]];
+    const int64_t end = lexicon.offsets[source_ids[i] + 1];
+    if (begin < 0 || begin > end || end > lexicon.size)
+      throw std::invalid_argument("the lexicon of source token " + std::to_string(source_ids[i]) +
+                                  " has offsets outside of its " + std::to_string(lexicon.size) + " tokens");
+    ids.insert(ids.end(), lexicon.token_ids + begin, lexicon.token_ids + end);
   }
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
@@ -55,7 +56,7 @@ Shortlist build_shortlist(BufferPool& pool, const PackedLinear& output, const Le
     uint32_t* to = packed + index / LANES * num_groups * LANES + index % LANES;
     if (index >= outputs) {
       for (int64_t i = 0; i < num_groups; i++) to[i * LANES] = 0;
-      bias[index] = PADDING_BIAS;
+      bias[index] = 0;  // its logits are replaced before they are compared
       scales[index] = 0;
       corrections[index] = 0;
       continue;

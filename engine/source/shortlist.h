@@ -11,8 +11,10 @@ namespace regard {
 struct Lexicon {
   const int32_t* always_allowed = nullptr;  // null: no lexicon, the whole vocabulary is used
   int64_t num_always_allowed = 0;
-  const int32_t* offsets = nullptr;  // [source vocabulary + 1]
+  const int32_t* offsets = nullptr;
+  int64_t num_offsets = 0;  // source vocabulary + 1
   const int32_t* token_ids = nullptr;
+  int64_t size = 0;  // number of token ids
 };
 
 struct Shortlist {

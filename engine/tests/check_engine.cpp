@@ -14,6 +14,7 @@
 #include "check_matmul.h"
 #include "check_parallel.h"
 #include "check_rejections.h"
+#include "check_shapes.h"
 #include "expect.h"
 #include "random_model.h"
 
@@ -132,7 +133,9 @@ void check_search(const regard_model* model, const RandomModel& random, const To
   request.nbest = beam;
   request.bos_id = BOS_ID;
   request.max_lengths = max_lengths.data();
+  request.num_max_lengths = std::ssize(max_lengths);
   request.length_norms = length_norms.data();
+  request.num_length_norms = std::ssize(length_norms);
   request.forbidden = forbidden;
   request.num_forbidden = 2;
   SearchArrays all_tokens(num_hypotheses, MAX_LENGTH);
@@ -150,7 +153,9 @@ void check_search(const regard_model* model, const RandomModel& random, const To
   request.always_allowed = always_allowed;
   request.num_always_allowed = 3;
   request.lexicon_offsets = lexicon_offsets.data();
+  request.num_lexicon_offsets = std::ssize(lexicon_offsets);
   request.lexicon = lexicon.data();
+  request.lexicon_size = std::ssize(lexicon);
   SearchArrays shortlisted(num_hypotheses, MAX_LENGTH);
   expect(shortlisted.run(model, texts, request), message);
   for (int64_t i = 0; i < num_hypotheses; i++) {
@@ -284,8 +289,8 @@ void check_linear(const std::vector<std::string>& sets) {
                              nullptr),
          "the weights of a head are packed");
   for (const std::string& set : sets) {
-    expect(regard_linear(set.c_str(), rows.data(), num_rows, inputs, packed.data(), bias.data(), outputs,
-                         REGARD_ACT_RELU, out.data(), message, sizeof message),
+    expect(regard_linear(set.c_str(), rows.data(), num_rows, inputs, packed.data(), std::ssize(packed),
+                         bias.data(), std::ssize(bias), outputs, REGARD_ACT_RELU, out.data(), message, sizeof message),
            message);
     for (float value : out) expect(value == static_cast<float>(inputs + 1), "a head multiplies");
   }
@@ -362,6 +367,8 @@ void check_translator(int32_t precision, const std::vector<std::string>& sets) {
     encode(model, texts, {}, random.hidden_size(), NO_POOLING, 2);
     check_search(model, random, texts);
     check_rejections(model, random);
+    check_rejected_calls(model, random);
+    check_rejected_searches(model, random);
     check_rejected_arrays(random);
     check_rejected_shapes(random);
     regard_model_free(model);
@@ -397,6 +404,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < models_per_kind; i++) check_linear(sets);
   for (int i = 0; i < models_per_kind; i++) check_causal(i % 3, sets);
   for (int i = 0; i < models_per_kind; i++) check_translator(i % 3, sets);
+  for (int i = 0; i < models_per_kind; i++) check_extreme_shapes(RandomModel(i % 3, i % 2 == 0, i % 4 != 2));
   wait_for_helpers();  // one that has not started yet would look like a leak
   std::printf("passed on %s\n", regard_instruction_sets());
   return 0;

@@ -2,5 +2,5 @@
 #include "../source/kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AMX_EMULATED = kernel_table("amx_emulated");
+extern constinit const Kernels AMX_EMULATED = kernel_table("amx_emulated");
 }

@@ -2,5 +2,5 @@
 #include "../source/kernels/kernel_table.h"
 
 namespace regard {
-extern const Kernels AVX_VNNI_EMULATED = kernel_table("avx_vnni_emulated");
+extern constinit const Kernels AVX_VNNI_EMULATED = kernel_table("avx_vnni_emulated");
 }

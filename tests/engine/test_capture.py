@@ -268,7 +268,7 @@ def test_the_library_rejects_sites_that_the_model_does_not_have() -> None:
     twice = (CCapture * 2)(CCapture(site=0, layer=1), CCapture(site=0, layer=1))
     with pytest.raises(UsageError, match="captured twice"):
         call_encode(engine, CAttentionOptions(captures=capture_address(twice), num_captures=2))
-    with pytest.raises(UsageError, match="are missing"):
+    with pytest.raises(UsageError, match="captures must not be null"):
         call_encode(engine, CAttentionOptions(captures=None, num_captures=1))
 
 

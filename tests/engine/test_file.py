@@ -21,6 +21,7 @@ from regard.errors import CheckpointError, UsageError
 from regard.models.transformer import Transformer
 from regard.packed_tokens import Tokens
 from tests.engine.conftest import draw_sources, translator
+from tests.engine.mutations import Parts
 from tests.engine.test_encoder import MODERN_BERT, build_encoder
 
 
@@ -133,6 +134,88 @@ def test_damaged_and_hostile_files_are_refused_in_one_line(tmp_path: Path) -> No
         with pytest.raises(CheckpointError) as problem:
             file.read_engine_file(path)
         assert str(path) in str(problem.value) and "\n" not in str(problem.value)
+
+
+def _pad_header(header: bytes) -> bytes:
+    return header + b" " * (-(8 + len(header)) % 64)
+
+
+WRONG_SETTINGS: list[tuple[str, object, str]] = [
+    ("hidden_size", 10**9, r"hidden_size \(1000000000\) must be at most"),
+    ("hidden_size", 1 << 20, r"hidden_size \(1048576\) must be at most 65536 in the engine"),
+    ("max_positions", 1 << 21, r"max_positions \(2097152\) must be at most 1048576 in the engine"),
+    ("pad_id", 1 << 31, "pad_id"),
+    ("pad_id", 97, r"pad_id \(97\) must be below vocab_size \(97\)"),
+    ("bos_id", (1 << 32) + 3, "bos_id"),
+    ("bos_id", 97, r"bos_id \(97\) must be below target_vocab_size \(97\)"),
+    ("eos_id", (1 << 32) + 1, "eos_id"),
+    ("eos_id", 97, r"eos_id \(97\) must be below target_vocab_size \(97\)"),
+    ("norm_eps", float("nan"), "norm_eps"),
+    ("norm_eps", float("inf"), "norm_eps"),
+    ("hidden_size", "x" * 100_000, "hidden_size"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG_SETTINGS, ids=[name for name, _, _ in WRONG_SETTINGS])
+def test_a_setting_out_of_range_is_named(name: str, value: object, message: str, tmp_path: Path) -> None:
+    parts, path = write_parts(tmp_path)
+    parts.model["config"][name] = value
+    path.write_bytes(parts.serialize())
+    with pytest.raises(CheckpointError, match=message) as problem:
+        file.read_engine_file(path)
+    assert len(str(problem.value)) < len(str(path)) + 400
+
+
+def write_parts(folder: Path) -> tuple[Parts, Path]:
+    path, _, _ = write_engine_file(folder, "int8")
+    return Parts.parse(path.read_bytes()), path
+
+
+def test_arrays_lie_end_to_end_and_fill_the_file(tmp_path: Path) -> None:
+    parts, path = write_parts(tmp_path)
+    names = parts.arrays()
+    norms = [name for name in names if name.endswith("norm.weight")]
+    shared = {**parts.table[norms[0]]}  # two arrays with the same bytes
+    for changed, message in (
+        ({norms[1]: shared}, "does not begin where the array before it ends"),
+        ({"other": shared}, "other does not begin where"),
+        ({"other": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}, "other is not an array of this model"),
+        ({names[0]: {**parts.table[names[0]], "data_offsets": [0, 1 << 62]}}, f"{names[0]} lies outside of the file"),
+    ):
+        damaged = Parts(parts.table | changed, parts.metadata, parts.model, parts.data)
+        path.write_bytes(damaged.serialize())
+        with pytest.raises(CheckpointError, match=message):
+            file.read_engine_file(path)
+    path.write_bytes(parts.serialize() + bytes(64))
+    with pytest.raises(CheckpointError, match=r"its arrays have [\d,]+ bytes, the file [\d,]+"):
+        file.read_engine_file(path)
+
+
+def test_a_name_must_not_be_repeated(tmp_path: Path) -> None:
+    parts, path = write_parts(tmp_path)
+    header = parts.header().rstrip()
+    name = parts.arrays()[0]
+    repeated = header[:-1] + f",{json.dumps(name)}:{json.dumps(parts.table[name])}}}".encode()
+    setting = header.replace(b'\\"hidden_size\\":', b'\\"hidden_size\\": 7, \\"hidden_size\\":', 1)
+    for damaged in (repeated, setting):
+        assert len(damaged) > len(header)
+        padded = _pad_header(damaged)
+        path.write_bytes(len(padded).to_bytes(8, "little") + padded + parts.data)
+        with pytest.raises(CheckpointError, match="its header"):
+            file.read_engine_file(path)
+
+
+def test_a_header_of_megabytes_is_neither_read_nor_written(tmp_path: Path) -> None:
+    parts, path = write_parts(tmp_path)
+    header = _pad_header(parts.header().rstrip() + b" " * (3 << 20))
+    path.write_bytes(len(header).to_bytes(8, "little") + header + parts.data)
+    with pytest.raises(CheckpointError, match="its header does not fit into it"):
+        file.read_engine_file(path)
+    _, engine, model = write_engine_file(tmp_path, "int8")
+    with pytest.raises(
+        UsageError, match=r"the header of the engine file would have 3,\d+,\d+ bytes, at most 2,097,152"
+    ):
+        file.serialize(model.config, "int8", engine.arrays, {"labels": ["x" * 3_000_000]})
 
 
 def test_a_file_of_an_earlier_version_is_refused_with_advice(tmp_path: Path) -> None:

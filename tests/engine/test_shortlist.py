@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.peers import workload
 from regard.checkpoint.export.convert import convert
@@ -86,6 +87,8 @@ FAULTS = [
     ({"lexicon": [3, -1]}, "beyond the target vocabulary"),
     ({"offsets": [0] * 97}, "do not match the source vocabulary"),
     ({"offsets": [0, 2, 1, *[2] * 95]}, "not in order"),
+    # the difference of these is 1 in 32 bits
+    ({"offsets": [0, 2**31 - 1, -(2**31), *[2] * 95]}, "not in order"),
 ]
 
 
@@ -123,6 +126,38 @@ def test_invalid_shapes_of_a_shortlist_are_refused(tmp_path: Path) -> None:
         invalid_path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
         with pytest.raises(CheckpointError, match="not a valid engine file"):
             file.read_engine_file(invalid_path)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+def test_huge_negative_biases_do_not_leave_the_shortlist(instructions: str) -> None:
+    model = translator(output_bias=True)
+    with torch.no_grad():
+        model.lm_head_bias.fill_(-2e30)
+    engine = build_engine(model, "float32", instructions)
+    allowed = [1, 3, 5, 7, 8, 9, 11, 12, 13]
+    offsets = np.zeros(98, np.int32)
+    engine.shortlist = Shortlist(np.array(allowed, np.int32), offsets, lexicon=np.array([3], np.int32))
+    for hypotheses in search(engine, Tokens.from_rows([[5, 9], [60]]), beam=4):
+        assert hypotheses
+        assert {token_id for ids, _ in hypotheses for token_id in ids} <= {*allowed}
+
+
+def test_the_library_checks_a_lexicon_that_python_did_not() -> None:
+    engine = build_engine(translator())
+    always_allowed = np.array([1, 3, 5, 7, 8, 9], np.int32)
+    lexicon = np.array([3], np.int32)
+    offsets = np.zeros(98, np.int32)
+    for start, stop in ((0, 2), (-1, 1), (1, 0), (0, 2**31 - 1), (-(2**31), 0)):
+        offsets[5:7] = start, stop
+        engine.shortlist = Shortlist(always_allowed, offsets, lexicon=lexicon)
+        with pytest.raises(UsageError, match="lexicon of source token 5 has offsets outside of its 1 tokens"):
+            search(engine, Tokens.from_rows([[5]]), beam=1)
+    engine.shortlist = Shortlist(always_allowed, offsets[:97], lexicon=lexicon)
+    with pytest.raises(UsageError, match="lexicon_offsets has 97 values but needs 98"):
+        search(engine, Tokens.from_rows([[4]]), beam=1)
+    engine.shortlist = Shortlist(np.array([1, 3, 5, 7, 8, 97], np.int32), np.zeros(98, np.int32), lexicon=lexicon)
+    with pytest.raises(UsageError, match="a shortlist must consist of tokens of the vocabulary"):
+        search(engine, Tokens.from_rows([[4]]), beam=1)
 
 
 def write_pairs(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -218,8 +220,11 @@ def test_wrong_inputs_and_arrays_are_refused() -> None:
     engine = build_engine(model)
     with pytest.raises(UsageError, match="outside the source vocabulary"):
         engine.start(Tokens.from_rows([[97]]), 3)
+    too_long = draw_sources(model, (7,))
+    with pytest.raises(UsageError, match="a source has 7 tokens but the model takes 6: split it"):
+        engine.start(too_long, 3)
     with pytest.raises(UsageError, match="7 positions but the model learned 6"):
-        engine.start(draw_sources(model, (7,)), 3)
+        engine.start_state(too_long.ids, too_long.offsets)
     state = engine.start(draw_sources(model, (2,)), 3)
     with pytest.raises(UsageError, match="no row 4"):
         state.select(np.array([4]))
@@ -229,6 +234,105 @@ def test_wrong_inputs_and_arrays_are_refused() -> None:
     arrays = layout.pack_weights(model.config, weights, "int8")
     with pytest.raises(UsageError, match=r"array encoder_self_norm\.weight of layer 0 has 60 bytes instead of 128"):
         TranslatorEngine(model.config, [*arrays[:3], arrays[3][:15], *arrays[4:]], "int8")
+
+
+ABSURD_SEARCHES: list[tuple[dict[str, object], str]] = [
+    ({"limits": [5]}, "2 sources have 1 limits: each needs one"),
+    ({"limits": [5, 5, 5]}, "2 sources have 3 limits"),
+    ({"limits": [5, 10**9]}, "a translation may have 512 tokens, the limit is 1000000000"),
+    ({"beam": 0}, "beam must be from 1 to 1024 and nbest from 1 to beam, not 0 and 1"),
+    ({"beam": -3}, "beam must be from 1"),
+    ({"beam": 10**6}, "not 1000000 and 1"),
+    ({"beam": 100}, "a beam of 100 is too wide for a vocabulary of 97 tokens"),
+    ({"nbest": 3}, "not 2 and 3"),
+    ({"nbest": 10**9}, "not 2 and 1000000000"),
+    ({"nbest": 0}, "not 2 and 0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), ABSURD_SEARCHES, ids=str)
+def test_a_search_that_asks_for_too_much_is_refused(changes: dict[str, object], message: str) -> None:
+    model = translator()
+    engine = build_engine(model)
+    settings: dict[str, object] = {"limits": [5, 5], "beam": 2, "nbest": 1, "length_penalty": 1.0, **changes}
+    limits = np.array(settings.pop("limits"))
+    source = draw_sources(model, (4, 6))
+    with pytest.raises(UsageError, match=message):
+        engine.search(source, limits, **settings)
+    (hypotheses,) = engine.search(Tokens.from_rows([source.row(0)]), np.array([-7]), beam=1, nbest=1, length_penalty=1)
+    assert len(hypotheses[0][0]) <= 1  # limits below 1 count as 1
+
+
+def test_inputs_that_are_too_long_too_short_or_beyond_32_bits_are_refused() -> None:
+    model = translator()
+    engine = build_engine(model)
+    with pytest.raises(UsageError, match="a source has 100000 tokens but the model takes 512: split it"):
+        engine.start(Tokens.from_rows([np.full(100_000, 5)]), 3)
+    two_million = Tokens.from_rows([np.full(2_000_000, 5)])
+    with pytest.raises(UsageError, match="a text has 2000000 positions but the engine takes 1048576"):
+        engine.start_state(two_million.ids, two_million.offsets)
+    with pytest.raises(UsageError, match="token ids must be 32-bit integers, not up to 4294967303"):
+        engine.start(Tokens(np.array([(1 << 32) + 7]), np.array([0, 1])), 3)
+    with pytest.raises(UsageError, match="offsets must be 32-bit"):
+        engine.start(Tokens(np.array([7]), np.array([0, (1 << 32) + 1])), 3)
+    state = engine.start(draw_sources(model, (2, 3)), 3)
+    tokens = np.full(2, 3, np.int32)
+    for k in (-1, 98, 10**9):
+        with pytest.raises(UsageError, match=f"k must be from 0 to 97, not {k}"):
+            engine.run_step(tokens, state, k, None)
+    with pytest.raises(UsageError, match="2 tokens have 1 targets"):
+        engine.run_step(tokens, state, 3, tokens[:1])
+    with pytest.raises(UsageError, match="3 tokens for 2 rows"):
+        engine.step(np.full(3, 3, np.int32), state, 3)
+    with pytest.raises(UsageError, match="num_rows must be from 0 to 16777216, not -1"):
+        engine.library.call(engine.library.handle.regard_select_rows, state.handle, pointer(tokens), -1)
+    with pytest.raises(UsageError, match=r"tokens must have at most 2 dimensions, not the shape \(1, 1, 2\)"):
+        engine.run_step(tokens[None, None], state, 3, None)
+    with pytest.raises(UsageError, match="a step needs at least one token"):
+        engine.run_step(tokens[:0], state, 3, None)
+    with pytest.raises(UsageError, match="state must not be null"):
+        engine.library.call(engine.library.handle.regard_select_rows, None, pointer(tokens), 1)
+
+
+def resident_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmRSS:")[1].split()[0]) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc to read the memory in use from")
+def test_positions_that_no_text_needs_take_no_memory() -> None:
+    model = translator(hidden_size=64)
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    before = resident_bytes()
+    config = model.config.override({"max_positions": 1 << 20})
+    engine = TranslatorEngine.from_weights(config, weights)
+    engine.encode(draw_sources(model, (150,)))
+    assert resident_bytes() - before < 64 << 20  # a whole table has 256 MiB, for the source as for the target
+
+
+def test_sinusoids_have_the_same_bits_within_and_beyond_the_positions_of_the_model() -> None:
+    model = translator()
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    source = draw_sources(model, (150, 3, 70))
+    hidden = [
+        TranslatorEngine.from_weights(model.config.override({"max_positions": count}), weights).run_encoder(source)
+        for count in (512, 100, 1)
+    ]
+    assert np.array_equal(hidden[0], hidden[1]) and np.array_equal(hidden[0], hidden[2])
+
+
+def test_outputs_that_stand_for_no_token_are_never_among_the_best() -> None:
+    for precision in layout.PRECISIONS:
+        for bias in (-2e30, -3e38, -np.inf, np.nan):
+            model = translator(output_bias=True, target_vocab_size=49, share_embeddings=False)  # of 64 outputs
+            with torch.no_grad():
+                model.lm_head_bias.fill_(bias)
+            for instructions in INSTRUCTION_SETS:
+                engine = build_engine(model, precision, instructions)
+                state = engine.start(draw_sources(model, (5, 3)), 4)
+                for k in (1, 20, 49):
+                    candidates, state = engine.step(np.full(2, 3, np.int32), state, k)
+                    assert (candidates.ids >= 0).all() and (candidates.ids < 49).all()
 
 
 def test_an_instruction_set_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,8 +85,11 @@ inline void emulate_int8(EmulatedTile& sums, const EmulatedTile& a, const Emulat
   require_matching(sums, a, b);
   for (int row = 0; row < sums.rows; row++)
     for (int column = 0; column < sums.bytes / 4; column++) {
-      int32_t sum = sums.get<int32_t>(row, column);
-      for (int k = 0; k < a.bytes; k++) sum += a.data[row][k] * static_cast<int8_t>(b.data[k / 4][4 * column + k % 4]);
+      uint32_t sum = sums.get<uint32_t>(row, column);  // wraps
+      for (int k = 0; k < a.bytes; k++) {
+        const int32_t product = a.data[row][k] * static_cast<int8_t>(b.data[k / 4][4 * column + k % 4]);
+        sum += static_cast<uint32_t>(product);
+      }
       sums.set(row, column, sum);
     }
 }

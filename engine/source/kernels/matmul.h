@@ -267,8 +267,11 @@ struct Int8Tile {
         for (int64_t k = 0; k < num_groups; k++) {
           const int8_t* b = w + (j * num_groups + k) * 4 * LANES;
           const uint8_t* x = a + i * stride + 4 * k;
-          for (int lane = 0; lane < LANES; lane++)
-            for (int n = 0; n < 4; n++) sums[i][j].n[lane] += x[n] * b[4 * lane + n];
+          for (int lane = 0; lane < LANES; lane++) {
+            uint32_t sum = static_cast<uint32_t>(sums[i][j].n[lane]);  // wraps as SIMD does: a file may hold any numbers
+            for (int n = 0; n < 4; n++) sum += static_cast<uint32_t>(x[n] * b[4 * lane + n]);
+            sums[i][j].n[lane] = static_cast<int32_t>(sum);
+          }
         }
   }
 #endif

@@ -225,7 +225,10 @@ inline Floats power_of_two(Floats shifted) {
   REGARD_MAP_QUADS((Quad)(((QuadInts)shifted.q[i] - zero + 127) << 23));
 }
 inline void store_bytes(uint8_t* to, Floats shifted) {
-  for (int i = 0; i < LANES; i++) to[i] = static_cast<uint8_t>(((QuadInts)shifted.q[i / 4])[i % 4] + 128);
+  for (int i = 0; i < LANES; i++) {
+    const uint32_t bits = static_cast<uint32_t>(((QuadInts)shifted.q[i / 4])[i % 4]);  // of a NaN, any
+    to[i] = static_cast<uint8_t>(bits + 128u);
+  }
 }
 inline float horizontal_sum(Floats a) {
   const Quad s = (a.q[0] + a.q[2]) + (a.q[1] + a.q[3]);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +52,11 @@ class EngineModel:
         self.vocab_size = int(shape.target_vocab_size)  # of generated tokens; 0 for an encoder
         self.precision = precision
         self.instruction_set = select_instruction_set(instructions)
-        self.arrays = list(arrays)  # kept alive: the library reads them in place
+        self.arrays = [np.ascontiguousarray(array) for array in arrays]  # kept alive: the library reads them in place
         # An encoder's head has no slot: `regard_linear` computes it separately.
         specs = [spec for spec in array_specs(config, precision) if spec.slot]
+        if len(specs) != len(self.arrays):
+            raise UsageError(f"the model needs {len(specs)} arrays, {len(self.arrays)} were passed")
         self.description = description
         self.tables = {
             (spec.slot, spec.layer): array
@@ -111,7 +114,7 @@ class EngineModel:
         check_cancelled()
         ids, offsets = contiguous_ids(source)
         if token_types is not None:
-            token_types = np.ascontiguousarray(token_types, dtype=np.int32)
+            token_types = to_int32(token_types, "token types")
             if len(token_types) != len(ids):
                 raise UsageError(f"{len(ids)} tokens have {len(token_types)} types")
         pooling_codes = np.array([CODES["pooling"][name] for name in pooling], np.int32)
@@ -159,11 +162,30 @@ def store_encoder_captures(captures: Sequence[SiteArrays], offsets: Ids) -> None
 
 def contiguous_ids(source: Tokens) -> tuple[Ids, Ids]:
     """Ids and offsets of packed tokens as contiguous int32 arrays."""
-    ids = np.ascontiguousarray(source.ids, dtype=np.int32)
-    offsets = np.ascontiguousarray(source.offsets, dtype=np.int32)
-    if len(source) == 0 or int(offsets[-1]) != len(ids):
+    ids = to_int32(source.ids, "token ids")
+    offsets = to_int32(source.offsets, "offsets")
+    if len(offsets) < 2 or int(offsets[-1]) != len(ids):
         raise UsageError("the engine reads at least one source text, its tokens packed end to end")
     return ids, offsets
+
+
+def to_int32(values: NDArray[Any], name: str, max_dims: int = 1) -> Ids:
+    """A contiguous array of 32-bit integers; larger ones are rejected, not cut.
+
+    >>> to_int32(np.array([7, 1 << 32]), "token ids")
+    Traceback (most recent call last):
+    regard.errors.UsageError: token ids must be 32-bit integers, not up to 4294967296
+    """
+    array = np.asarray(values)
+    if not 1 <= array.ndim <= max_dims:
+        raise UsageError(f"{name} must have at most {max_dims} dimensions, not the shape {array.shape}")
+    if array.dtype != np.int32 and array.size:
+        if array.dtype.kind not in "iu":
+            raise UsageError(f"{name} must be 32-bit integers, not {array.dtype}")
+        for bound in (int(array.min()), int(array.max())):
+            if not -(1 << 31) <= bound < 1 << 31:
+                raise UsageError(f"{name} must be 32-bit integers, not up to {bound}")
+    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 def check_precision(precision: str) -> None:
@@ -224,9 +246,17 @@ class EngineDecoder(EngineModel):
 
         `k` = 0 returns the whole vocabulary. Without targets it is the logprob of the end.
         """
-        input_ids = np.ascontiguousarray(tokens, dtype=np.int32)
+        input_ids = to_int32(tokens, "tokens", max_dims=2)
         rows = len(input_ids)
         count = input_ids.size
+        if not rows or not count:
+            raise UsageError("a step needs at least one token")
+        if not 0 <= k <= self.vocab_size:
+            raise UsageError(f"k must be from 0 to {self.vocab_size}, not {k}")
+        if targets is not None:
+            targets = to_int32(targets, "targets", max_dims=2)
+            if targets.shape != input_ids.shape:
+                raise UsageError(f"{count} tokens have {targets.size} targets")
         ids = np.empty((count, k), np.int32) if k else _NO_IDS
         logprobs = np.empty((count, k or self.vocab_size), np.float32)
         target_logprobs = np.empty(count, np.float32)

@@ -6,7 +6,8 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from regard.config.block import BlockConfig
 from regard.config.description import (
@@ -19,8 +20,25 @@ from regard.config.description import (
 )
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.engine.library import CODES, CBlock, CLayer, CModelShape
+from regard.errors import ConfigError
 
 EngineConfig = TransformerConfig | BertConfig | GptConfig
+Struct = TypeVar("Struct", bound=ctypes.Structure)
+# Largest values of settings by name, as `shape.cpp` has them; of all other whole numbers `_MAX_INT32`.
+_MAX_VALUES = {
+    "hidden_size": 1 << 16,
+    "embedding_size": 1 << 16,
+    "feed_forward_size": 1 << 16,
+    "vocab_size": 1 << 24,
+    "source_vocab_size": 1 << 24,
+    "target_vocab_size": 1 << 24,
+    "num_labels": 1 << 24,
+    "num_token_types": 1 << 16,
+    "max_positions": 1 << 20,
+    "position_offset": 1 << 20,
+    "attention_window": 1 << 20,
+}
+_MAX_INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +144,44 @@ def _absolute_positions(positions: str) -> str:
     return positions if positions in ("sinusoidal", "learned") else "none"
 
 
+def check_config(config: EngineConfig) -> None:
+    """Raise `ConfigError` with the setting that no model in the engine can have, before anything is allocated by it.
+
+    >>> check_config(BertConfig(hidden_size=1_000_000_000))
+    Traceback (most recent call last):
+    regard.errors.ConfigError: hidden_size (1000000000) must be at most 65536 in the engine
+    """
+    for setting in config.knobs():
+        value = attrgetter(setting.path)(config)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{setting.path} ({value}) must be a finite number")
+        max_value = _MAX_VALUES.get(setting.path.rpartition(".")[2], _MAX_INT32)
+        if isinstance(value, int) and value > max_value:
+            raise ConfigError(f"{setting.path} ({value}) must be at most {max_value} in the engine")
+    if isinstance(config, TransformerConfig):
+        max_vocab_size = max(config.source_vocab_size, config.target_vocab_size)
+        _check_token_id("pad_id", config.pad_id, "vocab_size", max_vocab_size)
+        _check_token_id("bos_id", config.bos_id, "target_vocab_size", config.target_vocab_size)
+        _check_token_id("eos_id", config.eos_id, "target_vocab_size", config.target_vocab_size)
+    elif isinstance(config, GptConfig):
+        _check_token_id("eos_id", config.eos_id, "vocab_size", config.vocab_size)
+
+
+def _check_token_id(name: str, token_id: int, size_name: str, vocab_size: int) -> None:
+    if token_id >= vocab_size:
+        raise ConfigError(f"{name} ({token_id}) must be below {size_name} ({vocab_size})")
+
+
 # ---- C structs, by the names of their fields
 
 
 def model_shape(config: EngineConfig | ModelDescription, precision: str) -> CModelShape:
     """The C struct of a model; the arrays of its layers live as long as it does."""
+    if not isinstance(config, ModelDescription):
+        check_config(config)
     model = describe_model(config)
-    shape = CModelShape(
+    shape = _build_struct(
+        CModelShape,
         source_vocab_size=model.source_vocab_size,
         target_vocab_size=model.target_vocab_size,
         max_positions=model.max_positions,
@@ -158,15 +207,25 @@ def model_shape(config: EngineConfig | ModelDescription, precision: str) -> CMod
 
 
 def _block_struct(block: BlockConfig) -> CBlock:
-    return CBlock(**{name: _encode_field(name, getattr(block, name)) for name, _ in CBlock._fields_})
+    return _build_struct(CBlock, **{name: _encode_field(name, getattr(block, name)) for name, _ in CBlock._fields_})
 
 
 def _layer_structs(stack: StackDescription) -> ctypes.Array[CLayer]:
     layers: Sequence[LayerDescription] = [_resolve_scaling(layer, stack.block.key_dim) for layer in stack.layers]
     structs = [
-        CLayer(**{name: _encode_field(name, getattr(layer, name)) for name, _ in CLayer._fields_}) for layer in layers
+        _build_struct(CLayer, **{name: _encode_field(name, getattr(layer, name)) for name, _ in CLayer._fields_})
+        for layer in layers
     ]
     return (CLayer * len(structs))(*structs)
+
+
+def _build_struct(struct_type: type[Struct], **values: Any) -> Struct:
+    """A C struct whose whole numbers are those of `values`: ctypes would cut larger ones."""
+    struct = struct_type(**values)
+    for name, value in values.items():
+        if isinstance(value, int) and getattr(struct, name) != value:
+            raise ConfigError(f"{name} ({value}) is beyond the integers of the engine")
+    return struct
 
 
 def _resolve_scaling(layer: LayerDescription, head_size: int) -> LayerDescription:

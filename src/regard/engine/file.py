@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +17,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
-from regard.engine.description import EngineConfig
+from regard.engine.description import EngineConfig, check_config
 from regard.engine.layout import ALIGNMENT, PRECISIONS, Array, ArraySpec, array_specs
 from regard.engine.shortlist import Shortlist
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, UsageError
 
 ENGINE_FILE = "engine.safetensors"
 FORMAT = "regard-engine"
 VERSION = 4
 _CONFIGS: dict[str, type[EngineConfig]] = {"translator": TransformerConfig, "encoder": BertConfig, "gpt": GptConfig}
+_PADDING = re.compile(r"padding\.\d+")
 _SHORTLIST_ARRAYS = ("shortlist.always_allowed", "shortlist.offsets", "shortlist.lexicon")
 _LENGTH_BYTES = 8  # of the header's length, before the header
-_MAX_HEADER_BYTES = 8 << 20
+_MAX_HEADER_BYTES = 2 << 20  # 96 + 96 layers need 1.3 MB; what JSON becomes in memory is up to thirty times as large
+_MAX_MESSAGE = 300  # characters of an error, which may quote a value of the file
 _DTYPES = {
     np.dtype(np.float32): "F32",
     np.dtype(np.int32): "I32",
@@ -98,6 +101,11 @@ def serialize(
         add_entry(f"padding.{index}", "U8", [padding], bytes(padding))
     header = json.dumps(table).encode()
     header += b" " * (-(_LENGTH_BYTES + len(header)) % ALIGNMENT)
+    if len(header) > _MAX_HEADER_BYTES:
+        raise UsageError(
+            f"the header of the engine file would have {len(header):,} bytes, at most {_MAX_HEADER_BYTES:,} are read: "
+            "the model has too many layers, or too long names of labels"
+        )
 
     def write(sink: ByteSink) -> None:
         sink.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
@@ -131,20 +139,36 @@ def read_engine_file(path: Path) -> EngineFile:
         raise _invalid_file(path, "its header does not fit into it")
     data_start = _LENGTH_BYTES + header_bytes
     try:
-        table = json.loads(content[_LENGTH_BYTES:data_start])
+        table = _parse_json(content[_LENGTH_BYTES:data_start])
         header = dict(table.pop("__metadata__"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _invalid_file(path, "its header has another format") from None
     precision = _check_header(path, header)
     config, metadata = _parse_model(path, header.get("model"))
     mapped = _MappedArrays(path, content, data_start, table)
-    return EngineFile(
+    mapped.check_extents()
+    specs = array_specs(config, precision)
+    stored = EngineFile(
         config,
         precision,
-        arrays=[mapped.read(spec) for spec in array_specs(config, precision)],
+        arrays=[mapped.read(spec) for spec in specs],
         metadata=metadata,
         shortlist=mapped.read_shortlist(config),
     )
+    mapped.check_names([spec.name for spec in specs])
+    return stored
+
+
+def _parse_json(text: str | bytes) -> Any:
+    """Parse JSON; a name that an object has twice is an error, as readers differ in which of the two they take."""
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) != len(pairs):
+            raise ValueError("a name is repeated")
+        return values
+
+    return json.loads(text, object_pairs_hook=build)
 
 
 def _check_header(path: Path, header: Mapping[str, Any]) -> str:
@@ -163,11 +187,13 @@ def _check_header(path: Path, header: Mapping[str, Any]) -> str:
 def _parse_model(path: Path, text: Any) -> tuple[EngineConfig, dict[str, Any]]:
     """Config and metadata of the model, from the header."""
     try:
-        model = json.loads(text)
+        model = _parse_json(text)
         config = _CONFIGS[model["kind"]].from_dict(model["config"], where=str(path))
+        check_config(config)
         return config, dict(model["metadata"])
     except ConfigError as error:
-        raise CheckpointError(f"{error}; convert the model again") from None
+        message = str(error).removeprefix(f"{path}: ")
+        raise CheckpointError(f"{path}: {message:.{_MAX_MESSAGE}}; convert the model again") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise _invalid_file(path, "its header does not describe a model") from None
 
@@ -181,6 +207,33 @@ class _MappedArrays:
     data_start: int  # offset of the data, after the header
     table: Mapping[str, Any]  # entries by array name; not validated
 
+    def check_extents(self) -> None:
+        """Check that the arrays lie end to end and fill the file, as the format requires: nothing is used twice."""
+        extents: list[tuple[int, int, str]] = []
+        for name, entry in self.table.items():
+            start, stop = _parse_offsets(entry.get("data_offsets") if isinstance(entry, dict) else None)
+            if not 0 <= start <= stop <= self.data_bytes:
+                raise _invalid_file(self.path, f"{name:.100} lies outside of the file")
+            extents.append((start, stop, name))
+        end = 0
+        for start, stop, name in sorted(extents):
+            if start != end:
+                raise _invalid_file(self.path, f"{name:.100} does not begin where the array before it ends")
+            end = stop
+        if end != self.data_bytes:
+            raise _invalid_file(self.path, f"its arrays have {end:,} bytes, the file {self.data_bytes:,}")
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Check that the file has no arrays but those of its model."""
+        unknown = {name for name in self.table if not _PADDING.fullmatch(name)} - {*names, *_SHORTLIST_ARRAYS}
+        if unknown:
+            raise _invalid_file(self.path, f"{min(unknown):.100} is not an array of this model")
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of the data, after the header."""
+        return len(self.content) - self.data_start
+
     def read(self, spec: ArraySpec) -> Array:
         """View an array in the mapped file."""
         entry = self.table.get(spec.name)
@@ -189,9 +242,8 @@ class _MappedArrays:
         if not isinstance(entry, dict) or entry.get("dtype") != dtype or entry.get("shape") != shape:
             raise _invalid_file(self.path, f"{spec.name} is not {dtype} {shape} as the config requires")
         start, stop = _parse_offsets(entry.get("data_offsets"))
-        data_bytes = len(self.content) - self.data_start
-        if not 0 <= start <= stop <= data_bytes or stop - start != spec.num_bytes:
-            raise _invalid_file(self.path, f"{spec.name} lies outside of the file")
+        if stop - start != spec.num_bytes:
+            raise _invalid_file(self.path, f"{spec.name} has {stop - start} bytes instead of {spec.num_bytes}")
         offset = self.data_start + start
         if offset % ALIGNMENT:
             raise _invalid_file(self.path, f"{spec.name} is not aligned")

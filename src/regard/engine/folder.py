@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,20 +12,22 @@ from regard.checkpoint.encoder_dir import load_encoder, read_encoder_tokenizer
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import (
     CONFIG,
+    TASK_FILE,
     read_task,
     read_task_file,
     resolve_model_path,
     retry_while_replaced,
-    verifying,
+    verify,
 )
 from regard.checkpoint.model_dir import (
+    GENERATION,
     expected_shapes,
     load_translator,
     read_decoding,
     read_translator_tokenizers,
 )
 from regard.checkpoint.source import CausalSource, EncoderSource, PackedWeights, TranslatorSource
-from regard.checkpoint.tokenizer_files import check_vocabulary
+from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, check_vocabulary
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.engine import causal, encoder, file, layout, translator
 from regard.engine.library import unavailable_reason
@@ -34,6 +36,7 @@ from regard.errors import CheckpointError, UsageError
 SourceT = TypeVar("SourceT", TranslatorSource, EncoderSource, CausalSource)
 TRANSLATE = "translate"
 CAUSAL_LM = "causal-lm"
+_FILES = (CONFIG, file.ENGINE_FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE)
 _FAMILIES = {TransformerConfig: "a translation model", BertConfig: "an encoder", GptConfig: "a causal language model"}
 
 
@@ -101,15 +104,11 @@ def read_causal_lm(folder: str | Path) -> CausalSource:
 def _retry(folder: str | Path, read: Callable[[Path], SourceT]) -> SourceT:
     if reason := unavailable_reason():
         raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
-    return retry_while_replaced(resolve_model(folder), lambda path: _read_verified(resolve_model_path(path), read))
-
-
-def _read_verified(path: Path, read: Callable[[Path], SourceT]) -> SourceT:
-    with verifying(path):
-        return read(path)
+    return retry_while_replaced(resolve_model(folder), lambda path: read(resolve_model_path(path)))
 
 
 def _read_engine_file(path: Path, config_type: type[TransformerConfig | BertConfig | GptConfig]) -> file.EngineFile:
+    verify(path, _FILES)
     stored = file.read_engine_file(path / file.ENGINE_FILE)
     if not isinstance(stored.config, config_type):
         raise CheckpointError(f"{path}: {_FAMILIES[type(stored.config)]}, where {_FAMILIES[config_type]} is needed")
@@ -156,12 +155,33 @@ def _read_engine_encoder(path: Path, task: str) -> EncoderSource:
         arrays={},
         packed=_packed_weights(stored),
         tokenizer=tokenizer,
-        labels=tuple(str(label) for label in stored.metadata.get("labels", [])),
+        labels=_read_labels(path, stored.metadata, config),
         problem_type=str(stored.metadata.get("problem_type", "")),
-        max_length=min(int(stored.metadata.get("max_length", config.max_positions)), config.max_positions),
+        max_length=_read_max_length(path, stored.metadata, config),
         model_type=model_type,
-        weight_files=(path / file.ENGINE_FILE,),
+        digest="",
     )
+
+
+def _read_labels(path: Path, metadata: Mapping[str, Any], config: BertConfig) -> tuple[str, ...]:
+    """Names of the labels: as many as the head has."""
+    labels = metadata.get("labels", [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise CheckpointError(f"{path}: labels must be a list of names; convert the model again")
+    num_labels = config.num_labels if config.head in ("label", "token") else 0
+    if labels and len(labels) != num_labels:
+        raise CheckpointError(f"{path}: {len(labels)} labels, but its head has {num_labels}; convert the model again")
+    return tuple(labels)
+
+
+def _read_max_length(path: Path, metadata: Mapping[str, Any], config: BertConfig) -> int:
+    """Longest text in tokens, at most what the model takes."""
+    max_length = metadata.get("max_length", config.max_positions)
+    if type(max_length) is not int or max_length < 1:
+        raise CheckpointError(
+            f"{path}: max_length must be a whole number from 1 on, not {max_length!r:.40}; convert the model again"
+        )
+    return min(max_length, config.max_positions)
 
 
 def _read_engine_causal_lm(path: Path) -> CausalSource:

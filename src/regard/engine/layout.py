@@ -16,6 +16,7 @@ from regard.config.description import StackDescription
 from regard.config.models import BertConfig
 from regard.engine.description import EngineConfig, ModelDescription, describe_model
 from regard.engine.library import CODES, load_library, pointer
+from regard.errors import UsageError
 
 PRECISIONS = tuple(CODES["precision"])
 BLOCK_OUTPUTS = 16  # outputs of a block of packed weights
@@ -105,7 +106,7 @@ class WeightSpec:
             return
         packed = arrays[0]
         has_scales = len(arrays) == 4
-        load_library().handle.regard_pack_weights(
+        is_packed = load_library().handle.regard_pack_weights(
             pointer(weight),
             self.outputs,
             self.inputs,
@@ -114,6 +115,8 @@ class WeightSpec:
             pointer(arrays[1]) if has_scales else None,
             pointer(arrays[2]) if has_scales else None,
         )
+        if not is_packed:
+            raise UsageError(f"{self.weight} cannot be packed as int8: it has values that are not finite numbers")
 
     def unpack(self, arrays: list[Array], precision: str) -> dict[str, NDArray[np.float32]]:
         """Weights by name from the arrays of `array_specs`, dequantized."""

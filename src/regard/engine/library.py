@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 9  # of `regard_engine.h`, whose names this module mirrors
+ABI_VERSION = 10  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
@@ -43,7 +43,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function → result t
         _Int,
         (_Pointer, _Pointer, _Pointer, _Pointer, _Long, _Pointer, _Long, _Long, _Pointer, _Pointer, *_Error),
     ),
-    "regard_linear": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Int, _Pointer, *_Error)),
+    "regard_linear": (
+        _Int,
+        (_Text, _Pointer, _Long, _Long, _Pointer, _Long, _Pointer, _Long, _Long, _Int, _Pointer, *_Error),
+    ),
     "regard_integer_sums": (_Int, (_Text, _Pointer, _Long, _Long, _Pointer, _Pointer, _Long, _Pointer)),
 }
 
@@ -219,13 +222,17 @@ class CSearchRequest(ctypes.Structure):
         ("nbest", _Long),
         ("bos_id", _Int),
         ("max_lengths", _Pointer),
+        ("num_max_lengths", _Long),
         ("length_norms", _Pointer),
+        ("num_length_norms", _Long),
         ("forbidden", _Pointer),
         ("num_forbidden", _Long),
         ("always_allowed", _Pointer),
         ("num_always_allowed", _Long),
         ("lexicon_offsets", _Pointer),
+        ("num_lexicon_offsets", _Long),
         ("lexicon", _Pointer),
+        ("lexicon_size", _Long),
         ("cancelled", _Pointer),
     )
 

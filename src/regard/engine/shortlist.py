@@ -53,7 +53,9 @@ class Shortlist:
         """Describe what is wrong with it for vocabularies of these sizes; empty if it is valid."""
         if len(self.offsets) != source_size + 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.lexicon):
             return "its offsets do not match the source vocabulary"
-        if (np.diff(self.offsets) < 0).any() or (np.diff(self.always_allowed) <= 0).any():
+        # compared, not subtracted: the difference of extreme offsets is beyond 32 bits
+        is_ascending = (self.offsets[1:] >= self.offsets[:-1]).all()
+        if not is_ascending or (self.always_allowed[1:] <= self.always_allowed[:-1]).any():
             return "its tokens are not in order"
         for ids in (self.lexicon, self.always_allowed):
             if (ids < 0).any() or (ids >= target_size).any():

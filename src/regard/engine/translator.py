@@ -20,6 +20,7 @@ from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
 
 PRECISIONS = layout.PRECISIONS
+MAX_BEAM = 1024
 
 
 def unsupported_transformer_reason(config: TransformerConfig) -> str:
@@ -72,7 +73,7 @@ class TranslatorEngine(EngineDecoder):
 
     def start(self, source: Tokens, max_length: int) -> EngineState:
         """Encode source sentences; the state has one row for each."""
-        ids, offsets = contiguous_ids(source)
+        ids, offsets = self._source_ids(source)
         return self.start_state(ids, offsets)
 
     def step(self, tokens: Ids, state: EngineState, k: int) -> tuple[Candidates, EngineState]:
@@ -102,8 +103,10 @@ class TranslatorEngine(EngineDecoder):
 
         Returns the best hypotheses of each source: ids, score, logprob, and whether the model ended it.
         """
-        ids, offsets = contiguous_ids(source)
-        max_lengths = np.maximum(np.asarray(limits), 1).astype(np.int32)
+        ids, offsets = self._source_ids(source)
+        if not 1 <= nbest <= beam <= MAX_BEAM:
+            raise UsageError(f"beam must be from 1 to {MAX_BEAM} and nbest from 1 to beam, not {beam} and {nbest}")
+        max_lengths = self._max_lengths(limits, len(source))
         max_length = int(max_lengths.max())
         length_norms = np.array([length**length_penalty for length in range(max_length + 3)], np.float64)
         forbidden = np.array(sorted({self.pad_id, self.bos_id} - {self.eos_id}), np.int32)
@@ -112,7 +115,9 @@ class TranslatorEngine(EngineDecoder):
             nbest=nbest,
             bos_id=self.bos_id,
             max_lengths=pointer(max_lengths),
+            num_max_lengths=len(max_lengths),
             length_norms=pointer(length_norms),
+            num_length_norms=len(length_norms),
             forbidden=pointer(forbidden),
             num_forbidden=len(forbidden),
         )
@@ -120,7 +125,9 @@ class TranslatorEngine(EngineDecoder):
             request.always_allowed = pointer(self.shortlist.always_allowed)
             request.num_always_allowed = len(self.shortlist.always_allowed)
             request.lexicon_offsets = pointer(self.shortlist.offsets)
+            request.num_lexicon_offsets = len(self.shortlist.offsets)
             request.lexicon = pointer(self.shortlist.lexicon)
+            request.lexicon_size = len(self.shortlist.lexicon)
         options = AttentionOptions(self.sites)
         cancellation = active_cancellation()
         if cancellation is not None:
@@ -141,6 +148,27 @@ class TranslatorEngine(EngineDecoder):
             check_cancelled()
             raise
         return [results.hypotheses(row) for row in range(len(source))]
+
+    def _source_ids(self, source: Tokens) -> tuple[Ids, Ids]:
+        """Ids and offsets of source sentences that the model can read."""
+        ids, offsets = contiguous_ids(source)
+        max_length = int(source.lengths.max())
+        if max_length > self.config.max_positions:
+            raise UsageError(
+                f"a source has {max_length} tokens but the model takes {self.config.max_positions}: split it"
+            )
+        return ids, offsets
+
+    def _max_lengths(self, limits: NDArray[np.int64], num_sources: int) -> Ids:
+        """Longest translation of each source; limits below 1 count as 1."""
+        max_lengths = np.asarray(limits)
+        if max_lengths.shape != (num_sources,):
+            raise UsageError(f"{num_sources} sources have {max_lengths.size} limits: each needs one")
+        if int(max_lengths.max()) > self.config.max_positions:
+            raise UsageError(
+                f"a translation may have {self.config.max_positions} tokens, the limit is {int(max_lengths.max())}"
+            )
+        return np.maximum(max_lengths, 1).astype(np.int32)
 
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
         """Log-probability of each target token and of the end, by sentence; what an open trace captures."""
