@@ -23,7 +23,7 @@ from regard.errors import CheckpointError, UsageError
 from regard.packed_tokens import Tokens
 from regard.pipeline.load import load_embedder
 from tests.model_folders import TASKS, TEXTS, predict, save_model_folders
-from tests.scale import HANG_GUARD
+from tests.scale import HANG_GUARD, scaled
 
 NUM_THREADS = 8
 NUM_FORKS = 4
@@ -142,7 +142,7 @@ def test_the_engine_can_be_forked_while_threads_compute(folders: dict[str, Path]
     with ThreadPoolExecutor(4) as pool:
         threads = pool.map(compute_until_done, range(4))
         try:
-            for _ in range(10):
+            for _ in range(scaled(100, 10)):  # 400 forks, or 40
                 for answers in run_in_forks(lambda: ([], engine.encode(row).ravel().tolist())):
                     assert answers == ([], expected)
         finally:
