@@ -50,6 +50,10 @@ class CheckpointError(UsageError):
     """A model or run folder is missing, damaged or of another type."""
 
 
+class CheckpointWarning(UserWarning):
+    """A model folder is read, but perhaps not as it was meant: weights are not used, or a config looks wrong."""
+
+
 class DataError(UsageError):
     """A data file is wrong; `location` is `file`, `file:line` or `file:line:column`.
 

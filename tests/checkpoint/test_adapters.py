@@ -173,6 +173,7 @@ def test_every_task_keeps_its_adapter(tmp_path: Path, task: str) -> None:
 
 
 def edit_adapter(folder: Path, **changes: Any) -> None:
+    (folder / "MANIFEST.json").unlink(missing_ok=True)  # which shows any change
     file = folder / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
@@ -211,6 +212,9 @@ def test_a_module_that_the_base_lacks_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "adapted/adapter/adapter_model.safetensors"
     tensors = {name.replace("query", "question"): tensor for name, tensor in load_file(file).items()}
     save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"adapter_model.safetensors: damaged: .*or delete MANIFEST.json"):
+        load_encoder(tmp_path / "adapted/adapter")
+    edit_adapter(tmp_path / "adapted/adapter")
     with pytest.raises(CheckpointError, match=r"the adapter is for bert\S+question, which the base lacks"):
         load_encoder(tmp_path / "adapted/adapter")
 

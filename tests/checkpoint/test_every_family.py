@@ -14,7 +14,8 @@ import regard
 from regard.checkpoint.causal_dir import save_causal_lm
 from regard.checkpoint.encoder_dir import save_encoder
 from regard.checkpoint.model_dir import save_translator
-from regard.checkpoint.native import native_type, save_memory_network, save_text_model
+from regard.checkpoint.model_types import native_type
+from regard.checkpoint.native import save_memory_network, save_text_model
 from regard.cli import run
 from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig

@@ -162,7 +162,12 @@ def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
         assert run.read_run() == {}
         run.write_run({"config": {"seed": 3}, "data_digests": "é"})
         assert run.read_run() == {"config": {"seed": 3}, "data_digests": "é"}
-        for content, message in ((b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not JSON")):
+        content = (tmp_path / "run.json").read_bytes()
+        faults = [(b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not JSON")]
+        for old, new in ((b"3", b"7"), (b'"seed"', b'"sead"'), (b"\n }", b"\n}"), (b'"sha256"', b'"sha257"')):
+            assert old in content
+            faults.append((content.replace(old, new, 1), "damaged or edited: .*another --out|version"))
+        for content, message in faults:
             (tmp_path / "run.json").write_bytes(content)
             with pytest.raises(CheckpointError, match=rf"run.json: .*{message}"):
                 run.read_run()
@@ -170,15 +175,15 @@ def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "advice"),
-    [({}, "train the run again"), ({"version": 1}, "train the run again"), ({"version": 99}, "newer")],
+    [({}, "train the run again"), ({"version": 2}, "train the run again"), ({"version": 99}, "newer")],
 )
 def test_run_json_of_another_version_is_refused_with_advice(
     version: dict[str, int], advice: str, tmp_path: Path
 ) -> None:
     RunDirectory(tmp_path).write_run({"config": {}})
-    assert json.loads((tmp_path / "run.json").read_text())["version"] == 2
+    assert json.loads((tmp_path / "run.json").read_text())["version"] == 3
     (tmp_path / "run.json").write_text(json.dumps({"config": {}, "chosen": {}, **version}))
-    with pytest.raises(CheckpointError, match=rf"run.json: .*version.*this Regard reads version 2: .*{advice}"):
+    with pytest.raises(CheckpointError, match=rf"run.json: .*version.*this Regard reads version 3: .*{advice}"):
         RunDirectory(tmp_path).read_run()
 
 

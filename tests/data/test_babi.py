@@ -98,6 +98,7 @@ def test_several_files_are_several_tasks(tmp_path: Path) -> None:
         ("Mary slept.\n2 Who slept?\tMary\t1\n", ":1:", "begins with 'Mary', not with its number"),
         ("1 Mary slept.\n\n2 Who slept?\tMary\t1\n", ":2:", "the line is blank"),
         ("1 Mary slept.\n2 Who slept?\tMary\t2\n", ":2:", "'2' is no sentence before line 2"),
+        (f"1 Mary slept.\n2 Who slept?\tMary\t{'0' * 17}19\n", ":2:", f"'{'0' * 17}19' is no sentence before line 2"),
         (TWO_STORIES + "1 Mary slept.\n2 Who slept?\tMary\tone\n", ":9:", "'one' is no sentence before line 2"),
         ("1 Mary slept.\n2 Who slept?\tMary\t1\n3 Who?\tMary\t2\n", ":3:", "'2' is no sentence before line 3"),
         ("1 Mary sle\0pt.\n2 Who slept?\tMary\t1\n", ":1:11:", "NUL"),

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from regard.checkpoint.model_dir import load_translator
+from regard.checkpoint.run_dir import RunDirectory
 from regard.cli import run
 from regard.config.task_runs import TranslateRun
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
@@ -218,9 +219,10 @@ def test_a_finished_run_is_reported_and_different_settings_are_named(data: Path,
     before = (tmp_path / "run/model.safetensors").read_bytes()
     assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
-    run = json.loads((tmp_path / "run/run.json").read_text("utf-8"))
+    directory = RunDirectory(tmp_path / "run")
+    run = directory.read_run()
     del run["config"]["training"]["tune_length_penalty"]  # as if a version without it had begun the run
-    (tmp_path / "run/run.json").write_text(json.dumps(run), "utf-8")
+    directory.write_run(run)
     assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     with pytest.raises(ConfigError, match=r"training.seed: 1 there, 2 now"):
         train_run(config(data, **settings, **{"training.seed": 2}), tmp_path / "run")

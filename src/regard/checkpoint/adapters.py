@@ -24,7 +24,7 @@ from regard.checkpoint import atomic, weights
 from regard.checkpoint.adapter_cache import use_merged
 from regard.checkpoint.hf import causal, encoder_decoders, encoder_weights
 from regard.checkpoint.hub import ADAPTER_CONFIG, is_hub_name, resolve_model
-from regard.checkpoint.locate import CARD, CONFIG, resolve_model_path
+from regard.checkpoint.locate import CARD, CONFIG, resolve_model_path, verify, verifying
 from regard.checkpoint.model_dir import FamilyConfig, build_meta_model, read_tensor_entries
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.errors import CheckpointError
@@ -229,13 +229,15 @@ def merge_adapter_folder(folder: Path) -> Path:
     file = folder / ADAPTER_CONFIG
     config = atomic.read_json(file)
     _check_supported(config, file)
+    verify(folder)
     base = resolve_model_path(_resolve_base(config, folder))
     return use_merged(_cache_key(folder, base), lambda merged: _write_merged(merged, folder, base, config))
 
 
 def _write_merged(merged: Path, folder: Path, base: Path, config: Mapping[str, Any]) -> None:
     """Write the model of a base and an adapter."""
-    tensors = weights.to_tensors(weights.read_arrays(read_tensor_entries(base)))
+    with verifying(base):
+        tensors = weights.to_tensors(weights.read_arrays(read_tensor_entries(base)))
     adapter_tensors = weights.read_tensors(folder / ADAPTER_WEIGHTS)
     merged_tensors = AdapterMerger(config, tensors, adapter_tensors, where=f"{folder}: base {base}").merge()
     contents = _copied_files(base) | _copied_files(folder)
@@ -280,7 +282,7 @@ def _resolve_base(config: Mapping[str, Any], folder: Path) -> Path:
     if not base.is_dir():
         raise CheckpointError(
             f"{folder}: the base model {name} of this adapter is not there: put it there, or correct "
-            f"base_model_name_or_path in {ADAPTER_CONFIG}"
+            f"base_model_name_or_path in {ADAPTER_CONFIG} and delete {atomic.MANIFEST} beside it"
         )
     return base
 

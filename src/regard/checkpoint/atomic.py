@@ -31,7 +31,8 @@ MANIFEST = "MANIFEST.json"
 STAGING = "model.new"  # subfolder of a set being published; while it is complete, readers use it
 _TEMPORARY = ".tmp-"
 _REPLACED = ".old-"
-_MAX_JSON_BYTES = 64 << 20
+_MAX_JSON_BYTES = 8 << 20
+_BYTES_PER_VALUE = 16  # of a JSON file's limit
 _MAX_NESTING = 64  # of objects and lists in a JSON file
 
 
@@ -190,12 +191,26 @@ def _verify_file(file: Path, entry: Mapping[str, Any]) -> None:
         size = -1 if is_special else file.stat().st_size
         if size != entry["size"]:
             raise CheckpointError(f"{file}: damaged: {size} bytes, {entry['size']} expected by {MANIFEST}")
-        with open(file, "rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
-    if digest != entry["sha256"]:
+    if digest_file(file) != entry["sha256"]:
         raise CheckpointError(f"{file}: damaged: its content differs from what {MANIFEST} records")
+
+
+def digest_file(file: Path) -> str:
+    """SHA-256 of a regular file."""
+    try:
+        if file.exists() and not file.is_file():
+            raise CheckpointError(f"{file}: not a file")
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def has_manifest(path: Path) -> bool:
+    """Whether a folder has a manifest: it was written by Regard, or is a copy of one that was."""
+    return os.path.exists(path / MANIFEST)  # which is False for a name that no file can have
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -224,6 +239,8 @@ def read_bytes(path: Path, *, max_bytes: int) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:  # half a surrogate pair, or a null character
+        raise CheckpointError(f"{str(path)!a:.200}: cannot be read: not a file name") from None
 
 
 def json_bytes(values: Mapping[str, Any] | list[Any]) -> bytes:
@@ -235,23 +252,26 @@ def json_bytes(values: Mapping[str, Any] | list[Any]) -> bytes:
     return json.dumps(values, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON file that holds an object, or raise `CheckpointError` with its name."""
-    values = read_json_value(path)
+    values = read_json_value(path, max_bytes=max_bytes)
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: must hold a JSON object")
     return values
 
 
-def read_json_value(path: Path) -> object:
+def read_json_value(path: Path, *, max_bytes: int = _MAX_JSON_BYTES) -> object:
     """Read a JSON file, or raise `CheckpointError` with its name.
 
-    A field that occurs twice in an object is an error, and so are more than `_MAX_NESTING` levels.
+    A field that occurs twice in an object is an error, and so are more than `_MAX_NESTING` levels. As each value takes
+    far more memory than its text, there is a limit to their number, too.
     """
+    data = read_bytes(path, max_bytes=max_bytes)
+    max_values = max_bytes // _BYTES_PER_VALUE
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > max_values:
+        raise CheckpointError(f"{path}: more than {max_values} values, which no such file needs")
     try:
-        values: object = json.loads(
-            read_bytes(path, max_bytes=_MAX_JSON_BYTES), object_pairs_hook=_object_without_duplicates
-        )
+        values: object = json.loads(data, object_pairs_hook=_object_without_duplicates)
         is_too_deep = _is_deeper(values, _MAX_NESTING)
     except RecursionError:
         is_too_deep = True

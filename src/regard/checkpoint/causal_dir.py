@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import causal
 from regard.checkpoint.hf.causal import CAUSAL_TYPES
+from regard.checkpoint.hf.plausibility import find_doubts
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import CONFIG, TASK_FILE, read_task, resolve_model_path, retry_while_replaced, verify
+from regard.checkpoint.locate import CONFIG, read_task, resolve_model_path, retry_while_replaced, verifying
 from regard.checkpoint.model_dir import (
     ShapeReader,
     check_weights,
@@ -23,7 +24,8 @@ from regard.checkpoint.model_dir import (
     publish_model,
     read_tensor_entries,
 )
-from regard.checkpoint.native import native_type, read_native_config, read_native_weights, save_native
+from regard.checkpoint.model_types import check_model_type, native_type
+from regard.checkpoint.native import read_native_config, read_native_weights, save_native
 from regard.checkpoint.source import CausalSource
 from regard.checkpoint.tokenizer_files import (
     TOKENIZER,
@@ -32,6 +34,7 @@ from regard.checkpoint.tokenizer_files import (
     read_folder_tokenizer,
     tokenizer_config,
 )
+from regard.checkpoint.unused_weights import check_unused_weights, warn_about
 from regard.checkpoint.weights import Arrays, WeightReport
 from regard.config.models import GptConfig
 from regard.errors import CheckpointError
@@ -108,23 +111,30 @@ def load_causal_lm(
 
 def _load_causal_lm(folder: Path, weights_from: Path | None, read_shapes: ShapeReader) -> CausalSource:
     path = resolve_model_path(folder)
+    with verifying(path):
+        return _read_causal_lm(path, weights_from, read_shapes)
+
+
+def _read_causal_lm(path: Path, weights_from: Path | None, read_shapes: ShapeReader) -> CausalSource:
     metadata = read_task(path, causal.TASK)
     hf_config = atomic.read_json(path / CONFIG)
     where = str(path / CONFIG)
+    check_model_type(hf_config, where)
     model_type = hf_config.get("model_type")
     if model_type not in MODEL_TYPES:
         allowed = ", ".join(MODEL_TYPES)
         raise CheckpointError(f"{where}: a model of type {model_type!r:.60}; causal language models are {allowed}")
-    verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
     if model_type == NATIVE_TYPE:
         config = read_native_config(hf_config, GptConfig, where)
-        arrays = read_native_weights(path, config, read_shapes)
-        report = WeightReport()
+        arrays, report = read_native_weights(path, config, read_shapes)
     else:
         config = causal.config_from_hf(hf_config, where)
         entries = read_tensor_entries(weights_from or path)
         with name_folder_in_errors(path):
             arrays, report = _read_weights(config, hf_config, entries, read_shapes)
+        if not atomic.has_manifest(path):
+            warn_about(find_doubts(path, hf_config, config, where))
+    check_unused_weights(path, report)
     return CausalSource(
         path=path,
         config=config,

@@ -12,7 +12,6 @@ MANIFEST.json               size and digest of each file
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,15 +22,15 @@ from regard.checkpoint.hf import encoders
 from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.encoder_weights import EncoderWeightMatcher, to_hf_weights
 from regard.checkpoint.hf.encoders import LABELLED_HEADS, LabelNames
+from regard.checkpoint.hf.plausibility import find_doubts
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import (
     CONFIG,
-    TASK_FILE,
     read_task,
     read_task_file,
     resolve_model_path,
     retry_while_replaced,
-    verify,
+    verifying,
 )
 from regard.checkpoint.model_dir import (
     ShapeReader,
@@ -42,6 +41,7 @@ from regard.checkpoint.model_dir import (
     publish_model,
     read_tensor_entries,
 )
+from regard.checkpoint.model_types import check_model_type
 from regard.checkpoint.native import read_native_config
 from regard.checkpoint.source import EncoderSource
 from regard.checkpoint.tokenizer_files import (
@@ -52,6 +52,7 @@ from regard.checkpoint.tokenizer_files import (
     read_tokenizer_config,
     tokenizer_config,
 )
+from regard.checkpoint.unused_weights import check_unused_weights, warn_about
 from regard.checkpoint.weights import Arrays, WeightReport
 from regard.config.models import BertConfig
 from regard.errors import CheckpointError
@@ -123,9 +124,14 @@ def load_encoder(
 
 def _load_encoder(folder: Path, request: _EncoderRequest) -> EncoderSource:
     path = resolve_model_path(folder)
+    with verifying(path):
+        return _read_encoder(path, request)
+
+
+def _read_encoder(path: Path, request: _EncoderRequest) -> EncoderSource:
     metadata = read_task(path, request.task) if request.task else read_task_file(path)
     hf_config = atomic.read_json(path / CONFIG)
-    verify(path, (CONFIG, weights.FILE, TOKENIZER, TASK_FILE))
+    check_model_type(hf_config, str(path / CONFIG))
     entries = read_tensor_entries(request.weights_from or path)
     selection = _select_head(hf_config, list(entries), request, str(path / CONFIG))
     config = selection.config
@@ -133,6 +139,9 @@ def _load_encoder(folder: Path, request: _EncoderRequest) -> EncoderSource:
     arrays, report = _read_weights(path, selection, model_type, entries, request)
     if selection.note:
         report.notes.append(selection.note)
+    if model_type != NATIVE_TYPE and not atomic.has_manifest(path):
+        warn_about(find_doubts(path, hf_config, config, str(path / CONFIG)))
+    check_unused_weights(path, report, is_head_requested=request.head is not None)
     tokenizer = read_encoder_tokenizer(path, model_type)
     check_vocabulary(path, tokenizer, config.vocab_size)
     return EncoderSource(
@@ -147,7 +156,7 @@ def _load_encoder(folder: Path, request: _EncoderRequest) -> EncoderSource:
         hf_config=hf_config,
         metadata=metadata,
         report=report,
-        digest=_digest(path, request.weights_from, tokenizer),
+        weight_files=tuple(sorted({entry.file for entry in entries.values()})),
     )
 
 
@@ -169,10 +178,13 @@ def read_encoder_tokenizer(path: Path, model_type: str) -> Tokenizer:
 
 def _select_stored_head(path: Path) -> _HeadSelection:
     hf_config = atomic.read_json(path / CONFIG)
-    names: list[str] = []
-    if hf_config.get("model_type") != NATIVE_TYPE and not has_only_pickled_weights(path):
-        names = list(read_tensor_entries(path))
-    return _select_head(hf_config, names, _EncoderRequest(), str(path / CONFIG))
+    if hf_config.get("model_type") == NATIVE_TYPE:
+        return _select_head(hf_config, [], _EncoderRequest(), str(path / CONFIG))
+    if not has_only_pickled_weights(path):
+        return _select_head(hf_config, list(read_tensor_entries(path)), _EncoderRequest(), str(path / CONFIG))
+    head = encoders.named_head(hf_config, str(path / CONFIG)) or "plain"  # pickles are not opened
+    selection = _select_head(hf_config, [], _EncoderRequest(head), str(path / CONFIG))
+    return replace(selection, config=replace(selection.config, pooler=True)) if head == "plain" else selection
 
 
 def _select_head(
@@ -262,16 +274,6 @@ def read_max_length(path: Path, config: BertConfig) -> int:
     if isinstance(max_length, int | float) and 2 < max_length < _MAX_LENGTH:
         return min(config.max_positions, int(max_length))
     return config.max_positions
-
-
-def _digest(path: Path, weights_from: Path | None, tokenizer: Tokenizer) -> str:
-    """SHA-256 of everything that predictions depend on: config, weights and tokenizer."""
-    digest = hashlib.sha256((path / CONFIG).read_bytes())
-    for weight_file in sorted({entry.file for entry in read_tensor_entries(weights_from or path).values()}):
-        with open(weight_file, "rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    digest.update(tokenizer.digest.encode())
-    return digest.hexdigest()
 
 
 def save_encoder(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ VERSION = 2  # of task.json
 CONFIG = "config.json"
 TASK_FILE = "task.json"
 CARD = "README.md"
+_LARGE_FILE = 1 << 20  # bytes; smaller files take less time than starting a thread
 _MAX_RETRIES = 20  # reads of a folder that keeps being replaced
 Loaded = TypeVar("Loaded")
 
@@ -84,12 +87,44 @@ def read_task_file(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def verify(path: Path, names: Iterable[str]) -> None:
-    """Compare the files that will be read with the manifest, if there is one."""
-    if not (path / atomic.MANIFEST).exists():
+@contextmanager
+def verifying(path: Path) -> Iterator[None]:
+    """Compare all files but the model card with the folder's manifest, if it has one, while a block reads the folder.
+
+    Large files are compared in a thread meanwhile, as computing digests and reading occupy different cores; their
+    damage is raised at the end of the block, or in place of the error that it caused there.
+    """
+    if not atomic.has_manifest(path):
+        yield
         return
+    with _advise_on_damage():
+        entries = atomic.read_manifest(path)
+    names = [name for name in entries if name != CARD]
+    large = [name for name in names if entries[name]["size"] > _LARGE_FILE]
+    verify(path, [name for name in names if name not in large])
+    with ThreadPoolExecutor(1) as pool:
+        comparison = pool.submit(verify, path, large)
+        try:
+            yield
+        except Exception:
+            comparison.result()
+            raise
+        comparison.result()
+
+
+def verify(path: Path, names: Iterable[str] | None = None) -> None:
+    """Compare a folder's files, or only those of these names, with its manifest, if it has one."""
+    if not atomic.has_manifest(path):
+        return
+    with _advise_on_damage():
+        listed = [name for name in atomic.read_manifest(path) if name != CARD]
+        atomic.verify_folder(path, listed if names is None else names)
+
+
+@contextmanager
+def _advise_on_damage() -> Iterator[None]:
     try:
-        atomic.verify_folder(path, names)
+        yield
     except CheckpointError as error:
         advice = f"copy the folder again, or delete {atomic.MANIFEST} if the change is intended"
         raise CheckpointError(f"{error}: {advice}") from None

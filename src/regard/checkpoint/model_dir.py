@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.disk import DISK, Disk
 from regard.checkpoint.hf import causal, encoder_decoders, encoders, sentencepiece
+from regard.checkpoint.hf.plausibility import find_doubts
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import (
     CARD,
@@ -31,8 +32,9 @@ from regard.checkpoint.locate import (
     read_task_file,
     resolve_model_path,
     retry_while_replaced,
-    verify,
+    verifying,
 )
+from regard.checkpoint.model_types import check_model_type
 from regard.checkpoint.source import TranslatorSource
 from regard.checkpoint.tokenizer_files import (
     TARGET_TOKENIZER,
@@ -42,9 +44,11 @@ from regard.checkpoint.tokenizer_files import (
     read_tokenizer,
     tokenizer_config,
 )
+from regard.checkpoint.unused_weights import check_unused_weights, warn_about
 from regard.checkpoint.weights import Arrays, WeightReport
 from regard.components import FAMILIES, tables_of
 from regard.config.inference import DecodingConfig
+from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
@@ -94,14 +98,19 @@ def folder_task(folder: str | Path) -> str:
 
 def is_encoder_folder(folder: str | Path) -> bool:
     """Whether a folder or hub model is an encoder."""
-    return retry_while_replaced(
-        resolve_model(folder), lambda path: encoders.is_encoder(atomic.read_json(resolve_model_path(path) / CONFIG))
-    )
+    return retry_while_replaced(resolve_model(folder), lambda path: _is_encoder(resolve_model_path(path)))
+
+
+def _is_encoder(path: Path) -> bool:
+    hf_config = atomic.read_json(path / CONFIG)
+    check_model_type(hf_config, str(path / CONFIG))
+    return encoders.is_encoder(hf_config)
 
 
 def _read_folder_task(path: Path) -> str:
     metadata = read_task_file(path)
     hf_config = atomic.read_json(path / CONFIG)
+    check_model_type(hf_config, str(path / CONFIG))
     if metadata:
         task = str(metadata.get("task", TASK))
         if task not in TASKS:
@@ -278,14 +287,23 @@ def load_translator(
 
 def _load_translator(folder: Path, weights_from: Path | None, read_shapes: ShapeReader) -> TranslatorSource:
     path = resolve_model_path(folder)
+    with verifying(path):
+        return _read_translator(path, weights_from, read_shapes)
+
+
+def _read_translator(path: Path, weights_from: Path | None, read_shapes: ShapeReader) -> TranslatorSource:
     metadata = read_task(path, TASK)
     hf_config = atomic.read_json(path / CONFIG)
+    check_model_type(hf_config, str(path / CONFIG))
     config = encoder_decoders.config_from_hf(hf_config, str(path / CONFIG))
-    verify(path, (CONFIG, weights.FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE))
     entries = read_tensor_entries(weights_from or path)
     if config.output_bias is False and encoder_decoders.has_output_bias(entries):
         config = config.override({"output_bias": True})
     arrays, report = _read_weights(path, config, entries, read_shapes)
+    is_foreign = hf_config.get("model_type") not in encoder_decoders.NATIVE_TYPES and not atomic.has_manifest(path)
+    if is_foreign and isinstance(config, TransformerConfig):
+        warn_about(find_doubts(path, hf_config, config, str(path / CONFIG)))
+    check_unused_weights(path, report)
     source, target = read_translator_tokenizers(path, config)
     return TranslatorSource(
         path=path,

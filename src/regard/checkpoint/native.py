@@ -28,7 +28,7 @@ from regard.checkpoint.locate import (
     read_task,
     resolve_model_path,
     retry_while_replaced,
-    verify,
+    verifying,
 )
 from regard.checkpoint.model_dir import (
     FamilyConfig,
@@ -38,7 +38,9 @@ from regard.checkpoint.model_dir import (
     publish_model,
     read_tensor_entries,
 )
+from regard.checkpoint.model_types import native_family, native_type
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
+from regard.checkpoint.unused_weights import check_unused_weights
 from regard.components import FAMILIES
 from regard.config.rnn_models import MemoryNetworkConfig
 from regard.config.settings import MAX_SIZE, Config, flatten
@@ -74,26 +76,6 @@ class TextModelConfig(NativeConfig, Protocol):
 
 
 TextConfig = TypeVar("TextConfig", bound=TextModelConfig)
-
-
-def native_type(family: str) -> str:
-    """Model type of a family in `config.json`.
-
-    >>> native_type("memory_network")
-    'regard-memory-network'
-    """
-    return f"regard-{family.replace('_', '-')}"
-
-
-def native_family(model_type: object) -> str:
-    """Family of a model type of our own; empty for another type, or for a family that is not known.
-
-    >>> native_family("regard-memory-network"), native_family("bert")
-    ('memory_network', '')
-    """
-    if not isinstance(model_type, str) or not model_type.startswith(native_type("")):
-        return ""
-    return next((family for family in FAMILIES if native_type(family) == model_type), "")
 
 
 _TEXT_MODEL_FILES = (CONFIG, weights.FILE, TOKENIZER, TASK_FILE)
@@ -159,8 +141,10 @@ def read_native_config(hf_config: Mapping[str, Any], config_type: type[ConfigTyp
     return config
 
 
-def read_native_weights(path: Path, config: FamilyConfig, read_shapes: ShapeReader = expected_shapes) -> weights.Arrays:
-    """Read a model's weights after comparing names and shapes with the config."""
+def read_native_weights(
+    path: Path, config: FamilyConfig, read_shapes: ShapeReader = expected_shapes
+) -> tuple[weights.Arrays, weights.WeightReport]:
+    """Read a model's weights after comparing names and shapes with the config; report which tensors are not used."""
     entries = read_tensor_entries(path)
     expected = read_shapes(config)
     missing = [name for name in expected if name not in entries]
@@ -173,7 +157,14 @@ def read_native_weights(path: Path, config: FamilyConfig, read_shapes: ShapeRead
                 f"{path}: weights: {name} has shape {list(stored_shape)}, {CONFIG} asks for {list(shape)}"
             )
     arrays = weights.read_arrays({name: entries[name] for name in expected})
-    return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
+    report = weights.WeightReport(loaded=[*expected], ignored=[name for name in entries if name not in expected])
+    return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}, report
+
+
+def _read_torch_weights(path: Path, config: FamilyConfig) -> dict[str, Tensor]:
+    arrays, report = read_native_weights(path, config)
+    check_unused_weights(path, report)
+    return weights.to_tensors(arrays)
 
 
 @dataclass(frozen=True)
@@ -213,10 +204,14 @@ def load_text_model(folder: str | Path, config_type: type[TextConfig], task: str
 
 def _load_text_model(folder: Path, config_type: type[TextConfig], task: str) -> LoadedTextModel[TextConfig]:
     path = resolve_model_path(folder)
+    with verifying(path):
+        return _read_text_model(path, config_type, task)
+
+
+def _read_text_model(path: Path, config_type: type[TextConfig], task: str) -> LoadedTextModel[TextConfig]:
     metadata = read_task(path, task)
     config: Any = read_native_config(atomic.read_json(path / CONFIG), config_type, str(path / CONFIG))  # type: ignore[type-var]
-    verify(path, _TEXT_MODEL_FILES)
-    model_weights = weights.to_tensors(read_native_weights(path, config))
+    model_weights = _read_torch_weights(path, config)
     tokenizer = read_tokenizer(path / TOKENIZER)
     check_vocabulary(path, tokenizer, config.vocab_size)
     return LoadedTextModel(
@@ -275,12 +270,16 @@ def load_memory_network(folder: str | Path) -> LoadedMemoryNetwork:
 
 def _load_memory_network(folder: Path) -> LoadedMemoryNetwork:
     path = resolve_model_path(folder)
+    with verifying(path):
+        return _read_memory_network(path)
+
+
+def _read_memory_network(path: Path) -> LoadedMemoryNetwork:
     metadata = read_task(path, STORY_TASK)
     config = read_native_config(atomic.read_json(path / CONFIG), MemoryNetworkConfig, str(path / CONFIG))
-    verify(path, (CONFIG, weights.FILE, VOCABULARY, TASK_FILE))
     vocabulary = atomic.read_json(path / VOCABULARY)
     words = vocabulary.get("words")
     if not isinstance(words, list) or len(words) != config.vocab_size:
         raise CheckpointError(f"{path / VOCABULARY}: must have {config.vocab_size} words, as {CONFIG} says")
-    model_weights = weights.to_tensors(read_native_weights(path, config))
+    model_weights = _read_torch_weights(path, config)
     return LoadedMemoryNetwork(config, model_weights, vocabulary=vocabulary, metadata=metadata, path=path)

@@ -10,6 +10,7 @@ RUN/                     a model folder in Hugging Face layout (see `model_dir`)
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -26,9 +27,12 @@ from regard.checkpoint import atomic, weights
 from regard.checkpoint.disk import DISK, Disk, translate_os_errors
 from regard.errors import CheckpointError, UsageError
 
-VERSION = 2  # of run.json; the first one had no number
+VERSION = 3  # of run.json; the first one had no number
 _LOCK = "run.lock"
 _RUN = "run.json"
+_MAX_RUN_BYTES = 8 << 20
+_MAX_LOG_BYTES = 1 << 30
+INPUT_FOLDERS = ("tokenizers", "features")
 _STEP = re.compile(r"step-(\d{1,15})")
 _WEIGHTS = "model.safetensors"
 _OPTIMIZER = "optimizer.safetensors"
@@ -150,7 +154,7 @@ class RunDirectory:
         self._check_locked()
         if not self._log.exists():
             return
-        data = self._log.read_bytes()
+        data = atomic.read_bytes(self._log, max_bytes=_MAX_LOG_BYTES)
         end = 0
         for line in data.splitlines(keepends=True):
             record = _parse_record(line)
@@ -162,22 +166,42 @@ class RunDirectory:
 
     def read_log(self) -> list[dict[str, Any]]:
         """Read the reports of the log without an incomplete last line."""
-        lines = self._log.read_bytes().splitlines(keepends=True) if self._log.exists() else []
+        data = atomic.read_bytes(self._log, max_bytes=_MAX_LOG_BYTES) if self._log.exists() else b""
+        lines = data.splitlines(keepends=True)
         records = [_parse_record(line) for line in lines]
         return [record for record in records if record is not None]
 
     def write_run(self, run: Mapping[str, Any]) -> None:
-        """Write `run.json`, with the version of its format."""
-        atomic.write_file(self.path / _RUN, atomic.json_bytes({"version": VERSION, **run}), disk=self.disk)
+        """Write `run.json`, with the version of its format and its own digest."""
+        atomic.write_file(self.path / _RUN, _serialize_run(run), disk=self.disk)
 
     def read_run(self) -> dict[str, Any]:
-        """Read `run.json` without its version, which is checked; empty where there is no such file."""
+        """Read `run.json` without version and digest, which are checked; empty where there is no such file."""
         path = self.path / _RUN
         if not path.exists():
             return {}
         run = atomic.read_json(path)
         atomic.check_version(path, run.pop("version", None), VERSION, advice="train the run again, with another --out")
+        run.pop("sha256", None)
+        if not _is_intact(path, run):
+            raise CheckpointError(
+                f"{path}: damaged or edited: its content differs from the digest in it: restore it, or start anew with "
+                "another --out (with --recipe, an edited copy is read as any recipe)"
+            )
         return run
+
+    def digest_inputs(self) -> dict[str, str]:
+        """SHA-256 of each file in the folder that a run writes before its first step and reads when it resumes."""
+        files = [file for folder in INPUT_FOLDERS for file in sorted((self.path / folder).rglob("*"))]
+        return {str(file.relative_to(self.path)): atomic.digest_file(file) for file in files if file.is_file()}
+
+    def check_inputs(self, digests: Mapping[str, str]) -> None:
+        """Raise `CheckpointError` where one of these files is missing or has changed since the run began."""
+        for name, digest in digests.items():
+            if atomic.digest_file(self.path / name) != digest:
+                raise CheckpointError(
+                    f"{self.path / name}: changed since the run began: restore it, or start anew with another --out"
+                )
 
     @property
     def _checkpoints(self) -> Path:
@@ -227,6 +251,21 @@ def folder_kind(path: str | Path) -> Literal["none", "run", "model", "other"]:
     return "other" if has_content else "none"
 
 
+def _is_intact(path: Path, run: Mapping[str, Any]) -> bool:
+    """Whether the bytes of `run.json` are those that `_serialize_run` makes of its content."""
+    try:
+        return atomic.read_bytes(path, max_bytes=_MAX_RUN_BYTES) == _serialize_run(run)
+    except UnicodeEncodeError:  # half a surrogate pair, which Regard does not write
+        return False
+
+
+def _serialize_run(run: Mapping[str, Any]) -> bytes:
+    """Content of `run.json`; its form is unique, so that any damage shows."""
+    content = {"version": VERSION, **run}
+    digest = hashlib.sha256(atomic.json_bytes(content)).hexdigest()
+    return atomic.json_bytes({**content, "sha256": digest})
+
+
 def _write_holder(descriptor: int) -> None:
     """Record this process in the lock file, for the error message of a second one."""
     holder = {"pid": os.getpid(), "host": socket.gethostname()}
@@ -244,11 +283,12 @@ def _read_holder(path: Path) -> str:
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of the log; None for an incomplete one."""
+    """Parse a line of the log; None for an incomplete or damaged one."""
     if not line.endswith(b"\n"):
         return None
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    is_valid = isinstance(record, dict) and type(record.get("step", 0)) is int
+    return record if is_valid else None

@@ -26,6 +26,7 @@ WORDPIECE_VOCAB = "vocab.txt"
 BPE_VOCAB = "vocab.json"
 BPE_MERGES = "merges.txt"
 NO_TEMPLATE = ("", "", False)
+MAX_VOCABULARY_BYTES = 64 << 20  # of a JSON file that lists a vocabulary
 _MAX_BYTES = 256 << 20  # of a tokenizer file
 _WORDPIECE_SPECIAL_TOKENS = {
     "unk_token": "[UNK]",
@@ -144,7 +145,7 @@ def _read_vocabulary_files(path: Path) -> Tokenizer:
     if (path / WORDPIECE_VOCAB).exists():
         return wordpiece_tokenizer(_read_lines(path / WORDPIECE_VOCAB), settings, str(path / WORDPIECE_VOCAB))
     if (path / BPE_VOCAB).exists() and (path / BPE_MERGES).exists():
-        vocabulary = atomic.read_json(path / BPE_VOCAB)
+        vocabulary = atomic.read_json(path / BPE_VOCAB, max_bytes=MAX_VOCABULARY_BYTES)
         merges = [line for line in _read_lines(path / BPE_MERGES) if line and not line.startswith("#version")]
         return byte_level_bpe_tokenizer(vocabulary, merges, settings)
     raise CheckpointError(

@@ -15,7 +15,7 @@ import click
 
 from regard import __version__
 from regard.cli.renamed import replacement
-from regard.errors import RegardError, nearest
+from regard.errors import CheckpointWarning, RegardError, nearest
 from regard.registry import PluginWarning
 
 # verb → (module, one line of help); a verb's module is imported when the verb is used
@@ -169,8 +169,8 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a plugin's warning as one message, any other as Python does."""
-    if issubclass(category, PluginWarning):
+    """Print a warning about a plugin or a folder as one message, any other as Python does."""
+    if issubclass(category, PluginWarning | CheckpointWarning):
         _print_error(str(message))
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))

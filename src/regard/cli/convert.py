@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from regard.cli.model_options import MODEL_ARGUMENT
-from regard.cli.options import Option, verb
+from regard.cli.options import ALLOW_UNUSED, Option, verb
 from regard.cli.output import print_result
 
 HELP = """Convert MODEL to another format, in the new folder OUT.
@@ -42,6 +42,7 @@ FORMATS = "Format: huggingface (transformers), ctranslate2, onnx, or regard (our
             help="Parallel text for a lexicon that limits the output vocabulary of each sentence: faster; the loss in "
             "quality is reported.",
         ),
+        ALLOW_UNUSED,
     ],
     greedy=("--shortlist",),
     output=["regard.checkpoint.export.convert:ConversionResult"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from regard.cli.options import ABLATE, AutoNumber, Option, knob_options
+from regard.cli.options import ABLATE, ALLOW_UNUSED, AutoNumber, Option, knob_options
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.metric_table import METRICS
@@ -64,6 +64,7 @@ TORCH_OPTIONS: list[click.Parameter] = [
         help="Number of threads; auto: all cores. [default: auto]",
     ),
     ABLATE,
+    ALLOW_UNUSED,
 ]
 
 
@@ -115,7 +116,10 @@ class TestSet:
 
 Evaluate = Callable[[TestSet], None]
 EVALUATIONS = "regard.cli.evaluation_output"  # types of what evaluations print as JSON
-TEXT_FLAGS = ("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--ablate", "--json")
+TEXT_FLAGS = (
+    *("--encoding", "--lenient", "--max-reject", "--device", "--precision", "--threads", "--ablate"),
+    *("--allow-unused", "--json"),
+)
 TABLE_FLAGS = ("--format", "--header", "--no-header", "--delimiter")
 COLUMN_FLAGS = ("--text", "--label", "--pair", "--label-separator", *TABLE_FLAGS)
 

@@ -357,7 +357,7 @@ def verb(
         def call(**parameters: Any) -> None:
             arguments = {key: value for key, value in parameters.items() if not key.startswith("knob_")}
             heads = arguments.pop(ABLATED_HEADS, ())
-            with _ablate_heads(heads):
+            with _ablate_heads(heads), _allow_unused_layers(arguments.pop(UNUSED_ALLOWED, False)):
                 function(click.get_current_context(), **arguments)
 
         return verb_class(
@@ -387,6 +387,18 @@ def _ablate_heads(heads: Sequence[str]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _allow_unused_layers(is_allowed: bool) -> Iterator[None]:
+    """Run a verb that may load folders with layers that are not used."""
+    if not is_allowed:
+        yield
+        return
+    from regard.checkpoint.unused_weights import allow_unused_layers
+
+    with allow_unused_layers():
+        yield
+
+
 def _print_help_all(context: click.Context, option: click.Parameter, is_set: bool) -> None:
     if is_set:
         context.meta[HELP_ALL_KEY] = True
@@ -410,5 +422,12 @@ ABLATE = Option(
     metavar="HEAD",
     section="Computing",
     help="Ablate heads, separated by commas, as in encoder.3.self:2; a site without a head ablates all its heads.",
+)
+UNUSED_ALLOWED = "unused_allowed"
+ALLOW_UNUSED = Option(
+    ["--allow-unused", UNUSED_ALLOWED],
+    is_flag=True,
+    section="Options",
+    help="Load a model although whole layers of its weights are not used.",
 )
 JSON = Option(["--json", "as_json"], section="Options", is_flag=True, help="Print the result as JSON.")

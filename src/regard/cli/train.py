@@ -29,6 +29,7 @@ FLAGS = {  # in the order of the help: the common ones first
     "fine_tuning.seeds": "--seeds",
     "data.max_length": "--max-length",
     "pretrained": "--from",
+    "allow_unused": "--allow-unused",
     "architecture": "--arch",
     "preset": "--preset",
     "seq2seq.cell": "--cell",
@@ -102,6 +103,7 @@ SECTIONS = {  # prefix of settings → section of the help; the first match coun
 }
 SKIPPED = ("task", "data.train", "distillation.")  # settings without an option
 ADVANCED = (  # settings with a short flag that only `--help-all` lists
+    "allow_unused",
     "training.average_checkpoints",
     "training.evaluate_every",
     "training.save_every",

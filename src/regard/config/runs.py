@@ -93,6 +93,7 @@ class BatchRun(RunConfig):
     pretrained: str = knob(
         "", "Pretrained model that training starts from: a run, a model folder, or a name on the hub.", metavar="MODEL"
     )
+    allow_unused: bool = knob(False, "Start from a pretrained model although whole layers of its weights are not used.")
     training: TrainingConfig = knob(TrainingConfig, "Training.")
     tokenizer: TokenizerConfig = knob(TokenizerConfig, "Tokenizer.")
     trainable: TrainableConfig = knob(TrainableConfig, "Weights that are trained.")

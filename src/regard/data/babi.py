@@ -299,7 +299,8 @@ def _parse_question(
         raise _fault(line, "no sentence", "the question precedes all sentences", "put a sentence before it")
     support = []
     for number in supporting_lines:
-        if not _is_integer(number) or int(number[:_MAX_DIGITS]) not in sentence_indices:
+        is_number = _is_integer(number) and len(number) <= _MAX_DIGITS
+        if not is_number or int(number) not in sentence_indices:
             what = f"the supporting line {number[:20]!r} is no sentence before line {line_number} of its story"
             raise _fault(line, "wrong support", what, "use the numbers of sentences before the question")
         support.append(sentence_indices[int(number)])

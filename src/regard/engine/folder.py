@@ -12,22 +12,20 @@ from regard.checkpoint.encoder_dir import load_encoder, read_encoder_tokenizer
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import (
     CONFIG,
-    TASK_FILE,
     read_task,
     read_task_file,
     resolve_model_path,
     retry_while_replaced,
-    verify,
+    verifying,
 )
 from regard.checkpoint.model_dir import (
-    GENERATION,
     expected_shapes,
     load_translator,
     read_decoding,
     read_translator_tokenizers,
 )
 from regard.checkpoint.source import CausalSource, EncoderSource, PackedWeights, TranslatorSource
-from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, check_vocabulary
+from regard.checkpoint.tokenizer_files import check_vocabulary
 from regard.config.models import BertConfig, GptConfig, TransformerConfig
 from regard.engine import causal, encoder, file, layout, translator
 from regard.engine.library import unavailable_reason
@@ -36,7 +34,6 @@ from regard.errors import CheckpointError, UsageError
 SourceT = TypeVar("SourceT", TranslatorSource, EncoderSource, CausalSource)
 TRANSLATE = "translate"
 CAUSAL_LM = "causal-lm"
-_FILES = (CONFIG, file.ENGINE_FILE, TOKENIZER, TARGET_TOKENIZER, GENERATION, TASK_FILE)
 _FAMILIES = {TransformerConfig: "a translation model", BertConfig: "an encoder", GptConfig: "a causal language model"}
 
 
@@ -104,11 +101,15 @@ def read_causal_lm(folder: str | Path) -> CausalSource:
 def _retry(folder: str | Path, read: Callable[[Path], SourceT]) -> SourceT:
     if reason := unavailable_reason():
         raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
-    return retry_while_replaced(resolve_model(folder), lambda path: read(resolve_model_path(path)))
+    return retry_while_replaced(resolve_model(folder), lambda path: _read_verified(resolve_model_path(path), read))
+
+
+def _read_verified(path: Path, read: Callable[[Path], SourceT]) -> SourceT:
+    with verifying(path):
+        return read(path)
 
 
 def _read_engine_file(path: Path, config_type: type[TransformerConfig | BertConfig | GptConfig]) -> file.EngineFile:
-    verify(path, _FILES)
     stored = file.read_engine_file(path / file.ENGINE_FILE)
     if not isinstance(stored.config, config_type):
         raise CheckpointError(f"{path}: {_FAMILIES[type(stored.config)]}, where {_FAMILIES[config_type]} is needed")
@@ -159,7 +160,7 @@ def _read_engine_encoder(path: Path, task: str) -> EncoderSource:
         problem_type=str(stored.metadata.get("problem_type", "")),
         max_length=_read_max_length(path, stored.metadata, config),
         model_type=model_type,
-        digest="",
+        weight_files=(path / file.ENGINE_FILE,),
     )
 
 

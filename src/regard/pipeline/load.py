@@ -15,6 +15,7 @@ from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.model_dir import folder_task, is_encoder_folder
 from regard.checkpoint.source import EncoderSource, TranslatorSource
+from regard.checkpoint.unused_weights import allow_unused_layers
 from regard.engine.backend import BackendOptions
 from regard.engine.folder import read_causal_lm, read_encoder, read_translator
 from regard.errors import CheckpointError, UsageError
@@ -42,23 +43,32 @@ def load(
     precision: str | None = None,
     threads: int = 0,
     backend: str = "auto",
+    allow_unused: bool = False,
 ) -> Pipeline:
     """Load the pipeline of a run directory or model folder, or of a model on the hub, whatever its task.
 
     `task` selects another use of the model than its own, such as `embed` for any encoder. Several folders of
     translation models form an ensemble. Translation models, encoders and causal language models
     compute in the engine where it is available (`backend`: auto, engine or torch), in float32, bf16 or int8;
-    `precision` defaults to that of the folder. Pipelines can be pickled, shared between threads and used after a fork.
+    `precision` defaults to that of the folder. A folder whose `config.json` leaves out whole layers of the weights is
+    refused without `allow_unused`. Pipelines can be pickled, shared between threads and used after a fork.
     """
+    with allow_unused_layers(allow_unused):
+        return _load(folder, task, ensemble, device=device, precision=precision, threads=threads, backend=backend)
+
+
+def _load(
+    folder: str | Path | Sequence[str | Path], task: str, ensemble: Sequence[str | Path], **options: Any
+) -> Pipeline:
     folders = _list_folders(folder, ensemble)
-    options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads, "backend": backend}
     if len(folders) != 1:
         return load_translator(folders, **options)
     row = TASKS[task or folder_task(folders[0])]
     if not row.has_engine:
-        if backend == "engine":
+        if options["backend"] == "engine":
             raise UsageError(f"{folders[0]}: the engine cannot run a model of this kind; leave out the backend")
-        options = {"device": device, "precision": precision or "float32", "threads": threads}
+        del options["backend"]
+        options["precision"] = options["precision"] or "float32"
     pipeline: Pipeline = resolve(row.load)(folders[0], **options)
     return pipeline
 

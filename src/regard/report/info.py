@@ -15,11 +15,12 @@ from regard.checkpoint.atomic import is_temporary, published_path, read_json
 from regard.checkpoint.encoder_dir import read_encoder_config, read_encoder_labels
 from regard.checkpoint.hf import causal, encoder_decoders, encoders
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import CONFIG, read_task_file
-from regard.checkpoint.model_dir import expected_shapes
-from regard.checkpoint.native import NativeConfig, native_family, read_native_config
+from regard.checkpoint.locate import CONFIG, TASK_FILE, read_task_file, verify
+from regard.checkpoint.model_dir import expected_shapes, has_only_pickled_weights
+from regard.checkpoint.model_types import check_model_type, native_family
+from regard.checkpoint.native import NativeConfig, read_native_config
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
-from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, WORDPIECE_VOCAB
+from regard.checkpoint.tokenizer_files import TARGET_TOKENIZER, TOKENIZER, WORDPIECE_VOCAB, read_tokenizer
 from regard.config.settings import Config
 from regard.engine.folder import is_engine_folder, read_encoder
 from regard.errors import CheckpointError
@@ -29,6 +30,7 @@ from regard.report.json_output import FolderInfoDict, RunStateDict
 from regard.training.verdict import Verdict
 
 MAX_LABELS = 20  # labels that are listed
+DESCRIBED_FILES = (CONFIG, TASK_FILE, TOKENIZER, TARGET_TOKENIZER, native.VOCABULARY)  # weights are not read
 
 
 class DescribedConfig(NativeConfig, Protocol):
@@ -51,6 +53,8 @@ class FolderInfo:
     task: dict[str, Any] = field(default_factory=dict)  # content of task.json
     run: RunStateDict | None = None  # state of a run
     files: dict[str, int] = field(default_factory=dict)  # bytes
+    model_type: str = ""  # in config.json
+    is_pickled: bool = False  # whether there are only pickled weights, which are not read
 
     def to_dict(self) -> FolderInfoDict:
         """All of it as plain values."""
@@ -76,7 +80,14 @@ class FolderInfo:
         return lines + [f"  {name:<{width}}  {decimal(num_bytes):>9}" for name, num_bytes in self.files.items()]
 
     def _model_lines(self, model: DescribedConfig) -> list[str]:
-        lines = [f"model: {model.summary()}; {self.parameters:,} parameters (family {model.family})"]
+        is_hf_type = self.model_type and not native_family(self.model_type)
+        kind = f"type {self.model_type}" if is_hf_type else f"family {model.family}"
+        lines = [f"model: {model.summary()}; {self.parameters:,} parameters ({kind})"]
+        if self.is_pickled:
+            lines.append(
+                f"weights: only pickled ones, which are not opened: head and parameters are those that {CONFIG} names; "
+                f"`regard convert {self.folder} OUT --to regard` makes a folder that every command opens"
+            )
         lines += [f"vocabulary: {count:,} tokens in {name}" for name, count in self.tokenizers.items()]
         lines += self._score_lines()
         labels = self.task.get("labels")
@@ -144,6 +155,7 @@ def describe_folder(folder: str | Path) -> FolderInfo:
     if not config_path.exists():
         return FolderInfo(str(path), kind, run=run, files=files)
     task = read_task_file(model_path)  # first: the version shows an older folder
+    verify(model_path, DESCRIBED_FILES)
     fields = read_json(config_path)
     model = _read_config(model_path, fields, str(config_path))
     return FolderInfo(
@@ -155,11 +167,14 @@ def describe_folder(folder: str | Path) -> FolderInfo:
         task={**_read_labels(model_path, fields), **task},
         run=run,
         files=files,
+        model_type=str(fields.get("model_type", "")),
+        is_pickled=has_only_pickled_weights(model_path),
     )
 
 
 def _read_config(path: Path, fields: dict[str, Any], where: str) -> DescribedConfig:
     """Config of a folder of any model type; `fields` is the content of its `config.json`."""
+    check_model_type(fields, where)
     model_type = fields.get("model_type")
     if model_type in causal.CAUSAL_TYPES:
         return causal.config_from_hf(fields, where)
@@ -219,16 +234,13 @@ def _vocabulary_sizes(path: Path) -> dict[str, int]:
 
 def _count_tokens(path: Path) -> int:
     """Number of tokens in a tokenizer file."""
-    content = read_json(path)
-    vocabulary = content.get("model", {}).get("vocab", [])
-    tokens = set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
-    added = {token["content"] for token in content.get("added_tokens", [])}
-    return len(added | tokens)
+    return read_tokenizer(path).vocab_size
 
 
 def _count_words(path: Path) -> int:
     """Number of words in a memory network's vocabulary."""
-    return len(read_json(path).get("words", []))
+    words = read_json(path).get("words")
+    return len(words) if isinstance(words, list) else 0
 
 
 def _count_lines(path: Path) -> int:

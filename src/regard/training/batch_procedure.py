@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from regard.checkpoint.unused_weights import allow_unused_layers
 from regard.components import OPTIMIZERS
 from regard.config.runs import BatchRun, RunConfig
 from regard.config.settings import AUTO
@@ -66,7 +67,8 @@ class BatchProcedure:
 
     def prepare(self) -> None:
         """Prepare the experiment, and fill in the training settings that depend on its data."""
-        self.experiment.prepare()
+        with allow_unused_layers(self.config.allow_unused):
+            self.experiment.prepare()
         self.metric = self.experiment.metric
         if self.config.training.stop_at and not METRICS[self.metric].larger_is_better:
             raise ConfigError(

@@ -135,6 +135,7 @@ class MultiSeedProcedure:
         if (source / FEATURES).exists():
             copy_features(source / FEATURES, folder)
         path = atomic.published_path(source)
+        atomic.verify_folder(path)
         contents: dict[str, atomic.Content] = {name: (path / name).read_bytes() for name in atomic.read_manifest(path)}
         contents[TASK_FILE] = atomic.json_bytes({**atomic.read_json(path / TASK_FILE), "seeds": dict(seeds)})
         atomic.publish(folder, contents)

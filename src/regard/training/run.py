@@ -259,10 +259,11 @@ class _RunExecution:
         """Prepare the data and resolve the settings; a new run writes both to run.json, a resumed one checks them."""
         context = self.context
         run_state = self.run_state
+        if run_state:
+            context.directory.check_inputs(run_state["files"])
         self.procedure.prepare()
-        path = context.directory.path
-        if run_state and run_state["data_digests"] != self.procedure.digests:
-            raise UsageError(f"the data changed since {path} began: train on the same files, or choose another --out")
+        if run_state:
+            self._check_digests(run_state["data_digests"])
         is_new = not run_state.get("resolved")
         resolved = self._resolve_settings() if is_new else run_state["resolved"]
         if "threads" in resolved and not context.config.training.threads and context.distributed.world_size == 1:
@@ -271,11 +272,30 @@ class _RunExecution:
             self.run_state = {
                 "config": context.config.to_dict(),
                 "data_digests": self.procedure.digests,
+                "files": context.directory.digest_inputs(),
                 "unit": self.procedure.unit,
                 "resolved": resolved,
                 "environment": _environment(context.distributed),
             }
             context.directory.write_run(self.run_state)
+
+    def _check_digests(self, saved: dict[str, str]) -> None:
+        """Raise `UsageError` that names the data, or the pretrained model, that changed since the run began."""
+        current = self.procedure.digests
+        config = self.context.config
+        files = {
+            "train": ", ".join(config.data.train),
+            "valid": ", ".join(config.data.valid or config.data.train),
+            "test": ", ".join(config.test_files),
+            "start": getattr(config, "pretrained", ""),
+        }
+        changed = [name for name in {**saved, **current} if saved.get(name) != current.get(name)]
+        if changed:
+            names = "; ".join(f"{name}: {files[name]}" if files.get(name) else name for name in changed)
+            raise UsageError(
+                f"the data changed since {self.context.directory.path} began ({names}): train on the same files, or "
+                "choose another --out"
+            )
 
     def _resolve_settings(self) -> dict[str, Any]:
         """Settings that are fixed when a run starts: pinned ones, and where these are incomplete, measured ones."""

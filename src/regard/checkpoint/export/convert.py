@@ -31,14 +31,14 @@ from regard.checkpoint.model_dir import (
     read_tensor_entries,
     save_translator,
 )
+from regard.checkpoint.model_types import check_model_type, native_family
 from regard.checkpoint.native import copy_native
 from regard.checkpoint.run_dir import folder_kind
 from regard.checkpoint.source import EncoderSource, TranslatorSource
 from regard.checkpoint.tokenizer_files import TOKENIZER
 from regard.checkpoint.weights import WeightReport
-from regard.components import FAMILIES
 from regard.config.models import TransformerConfig
-from regard.errors import CheckpointError, ConfigError, UsageError, nearest
+from regard.errors import ConfigError, UsageError, nearest
 from regard.registry import usage_hint
 from regard.tasks.masked_lm import TOKEN_COUNTS_FILE
 
@@ -129,6 +129,8 @@ def _convert(request: _ConversionRequest) -> ConversionResult:
     config_file = atomic.published_path(request.folder) / CONFIG
     read_task_file(config_file.parent)  # first: the version shows an older folder
     hf_config = atomic.read_json(config_file) if config_file.is_file() else {}
+    if hf_config:
+        check_model_type(hf_config, str(config_file))
     model_type = hf_config.get("model_type")
     is_translator = not hf_config or model_type in encoder_decoders.ARCHITECTURES
     if request.shortlist and not is_translator:
@@ -137,12 +139,8 @@ def _convert(request: _ConversionRequest) -> ConversionResult:
         return _convert_encoder(request)
     if model_type in causal_dir.MODEL_TYPES:
         return _convert_causal_lm(request)
-    if model_type not in _OTHER_TYPES and native.native_family(model_type):
+    if model_type not in _OTHER_TYPES and native_family(model_type):
         return _convert_native(request, str(model_type))
-    if not is_translator:
-        native_types = {native.native_type(family) for family in FAMILIES}
-        allowed = ", ".join([*_OTHER_TYPES, *sorted(native_types - {*_OTHER_TYPES})])
-        raise CheckpointError(f"{config_file}: a model of type {model_type!r:.60}, which is not read: {allowed} are")
     return _convert_translator(request)
 
 

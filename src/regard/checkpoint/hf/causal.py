@@ -24,6 +24,7 @@ from regard.checkpoint.hf.adapter import (
     with_float32_dtype,
     write_activation,
 )
+from regard.checkpoint.unused_weights import BUFFER, TIED_COPY
 from regard.checkpoint.weights import Array, Arrays
 from regard.config.models import GptConfig
 from regard.errors import CheckpointError, ConfigError
@@ -35,6 +36,7 @@ TASK = "causal-lm"
 TRANSPOSED = "transposed"  # layouts of a weight in their file, where it differs from ours
 INTERLEAVED_BY_HEAD = "interleaved by head"
 ROPE_THETA = 10_000.0
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
 Weight = TypeVar("Weight", Array, "Tensor")
 
 
@@ -264,9 +266,14 @@ class CausalWeightMatcher(WeightMatcher):
         self._fill_report()
 
     def _current_name(self, hf_name: str, stored: str) -> str | None:
-        if hf_name not in self._used:  # a tied copy, or a buffer of the causal mask
+        if hf_name not in self._used:
             return None
         return stored if hf_name == self._row.output else self._row.prefix + hf_name
+
+    def _ignored_reason(self, hf_name: str) -> str:
+        if hf_name.endswith(_BUFFERS) and hf_name not in self._used:
+            return BUFFER
+        return TIED_COPY if hf_name == self._row.output else "not a weight that this type of model has"
 
     def assemble(self, arrays: Mapping[str, Array], fields: Mapping[str, Any]) -> Arrays:
         """Our weights from the float32 arrays that were read; `fields` is the folder's `config.json`."""

@@ -22,6 +22,7 @@ from regard.checkpoint.hf.adapter import (
     with_float32_dtype,
     write_activation,
 )
+from regard.checkpoint.unused_weights import BUFFER
 from regard.checkpoint.weights import Array, Arrays
 from regard.config.inference import DecodingConfig
 from regard.config.models import TransformerConfig
@@ -42,7 +43,7 @@ ARCHITECTURES = {
     "regard-seq2seq": "RegardSeq2Seq",
 }
 # HF config field, our setting
-_FIELDS = (
+HF_FIELDS = (
     ("vocab_size", "source_vocab_size"),
     ("decoder_vocab_size", "target_vocab_size"),
     ("share_encoder_decoder_embeddings", "share_embeddings"),
@@ -158,7 +159,7 @@ def config_to_hf(config: TranslationModelConfig, original: Mapping[str, Any] | N
     if model_type in NATIVE_TYPES:
         return {**original, **fields, "regard": values}
     fields["is_encoder_decoder"] = True
-    for hf_name, name in _FIELDS:
+    for hf_name, name in HF_FIELDS:
         fields[hf_name] = nested_value(values, name)
     fields["activation_function"] = write_activation(values["activation"])
     fields |= {"bos_token_id": None, "forced_eos_token_id": config.eos_id, "use_cache": True}
@@ -189,7 +190,7 @@ def _read_settings(fields: Mapping[str, Any], model_type: str, where: str) -> di
     """Our settings, by dotted path, of a `marian` or `pegasus` config."""
     settings: dict[str, Any] = {"norm_placement": _NORM_PLACEMENTS[model_type], "norm_eps": _NORM_EPS}
     defaults = _DEFAULTS | _FAMILY_DEFAULTS[model_type]
-    for hf_name, name in _FIELDS:
+    for hf_name, name in HF_FIELDS:
         default = settings["source_vocab_size"] if hf_name == "decoder_vocab_size" else defaults[hf_name]
         settings[name] = field_value(fields, hf_name, default, where)
     check_vocab_size(fields, "vocab_size", where)
@@ -262,6 +263,8 @@ class TranslatorWeightMatcher(WeightMatcher):
                 copies=_tied_copies(config),
             )
             self._buffers = [hf_name for hf_name in _POSITIONS if hf_name in self._stored]
+            for hf_name in self._buffers:
+                self._check_shape(hf_name, (config.max_positions, config.hidden_size))
         else:
             names = {name: name for name in shapes}
             super().__init__(shapes, stored=names, table={name: (name,) for name in expected}, copies={})
@@ -312,6 +315,9 @@ class TranslatorWeightMatcher(WeightMatcher):
         if stored not in self._stored_to_read or hf_name in self._buffers:
             return None
         return stored if stored == hf_name else _with_prefix(hf_name)
+
+    def _ignored_reason(self, hf_name: str) -> str:
+        return BUFFER if hf_name in self._buffers else "not a weight that this type of model has"
 
 
 def _sinusoids(length: int, width: int) -> Tensor:

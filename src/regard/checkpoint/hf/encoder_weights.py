@@ -9,6 +9,7 @@ import numpy as np
 
 from regard.checkpoint.hf.adapter import Shapes, WeightMatcher, modernize_ending
 from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE, EncoderType, Names
+from regard.checkpoint.unused_weights import BUFFER, HEAD_REASON, TIED_COPY, UNUSED_POOLER
 from regard.checkpoint.weights import Array, Arrays
 from regard.config.models import BertConfig
 
@@ -169,11 +170,13 @@ class EncoderWeightMatcher(WeightMatcher):
 
     def _ignored_reason(self, hf_name: str) -> str:
         if hf_name.endswith(("position_ids", "token_type_ids")):
-            return "a buffer, not a weight"
-        if any(hf_name in copies for copies in self._copies.values()):
-            return "a tied copy"
+            return BUFFER
+        for name, copies in self._copies.items():  # of an untied bias, the copy may be read in place of the bias
+            is_replaced = name in self._table and self._table[name] == copies and hf_name.endswith(".bias")
+            if hf_name in copies or (copies and is_replaced):
+                return TIED_COPY
         heads = {} if self._row is None else self._row.heads
         for head, names in heads.items():
             if any(is_in_module(hf_name, module) for _, module in names.names):
-                return "the pooler, which this head lacks" if head == "plain" else f"of the {names.architecture} head"
+                return UNUSED_POOLER if head == "plain" else HEAD_REASON.format(names.architecture)
         return "not a weight that this type of model has"

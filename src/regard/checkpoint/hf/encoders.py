@@ -287,20 +287,31 @@ def detect_head(hf_config: Mapping[str, Any], names: Iterable[str], where: str) 
     heads = [head for head in ENCODER_HEADS if head in row.heads and _holds_head(normalized_names, row, head)]
     architectures = hf_config.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    head_by_architecture = {head_names.architecture: head for head, head_names in row.heads.items()}
-    named_head = head_by_architecture.get(architecture)
-    if named_head is not None and named_head in heads:
-        return named_head, ""
-    if "label" in heads and named_head != "label" and "token" in heads:
+    named = named_head(hf_config, where)
+    if named in heads:
+        return named, ""
+    if "label" in heads and named != "label" and "token" in heads:
         heads.remove("token")  # the output layer follows a pooler
     head = next((candidate for candidate in _HEAD_PRIORITY if candidate in heads), "plain")
     if not architecture:
         return head, ""
     noun = "a model without a head" if head == "plain" else f"one with a {head} head"
-    if named_head is not None:
+    if named:
         return head, f"{where} names {architecture}, but the weights are those of {noun}: it is read as such"
-    allowed = ", ".join(head_by_architecture)
+    allowed = ", ".join(head_names.architecture for head_names in row.heads.values())
     return head, f"{where} names {architecture}, which is unknown ({allowed} are known): read as {noun}"
+
+
+def named_head(hf_config: Mapping[str, Any], where: str) -> str:
+    """Head that `architectures` names; empty where it names none that is known.
+
+    >>> named_head({"model_type": "albert", "architectures": ["AlbertForMaskedLM"]}, "config.json")
+    'masked'
+    """
+    row = _find_row(str(hf_config.get("model_type")), where)
+    architectures = hf_config.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    return next((head for head, head_names in row.heads.items() if head_names.architecture == architecture), "")
 
 
 def _holds_head(normalized_names: set[str], row: EncoderType, head: str) -> bool:

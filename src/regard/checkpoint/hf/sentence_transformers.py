@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.checkpoint import atomic
+from regard.checkpoint.locate import verify
 from regard.errors import CheckpointError
 
 MODULES = "modules.json"
@@ -68,6 +69,7 @@ def _read_pooling(folder: Path) -> tuple[str, ...]:
     file = folder / CONFIG
     if folder.parent / folder.name != folder or ".." in folder.parts:
         raise CheckpointError(f"{folder.parent / MODULES}: a module lies outside of the folder: {folder.name!r:.60}")
+    verify(folder)
     fields: dict[str, Any] = atomic.read_json(file)
     spelling = fields.get("pooling_mode")
     modes = tuple(spelling.split("+")) if isinstance(spelling, str) else ()

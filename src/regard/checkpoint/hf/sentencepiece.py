@@ -173,7 +173,7 @@ def _is_language(text: str) -> bool:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     """Read subwords and their token ids after validating them."""
-    vocabulary = atomic.read_json(path)
+    vocabulary = atomic.read_json(path, max_bytes=_MAX_BYTES)
     for text, token_id in vocabulary.items():
         if type(token_id) is not int or not 0 <= token_id < 2 * len(vocabulary) or not text:
             raise CheckpointError(f"{path}: {text!r:.60} has the id {token_id!r:.60}: whole numbers from 0 are needed")

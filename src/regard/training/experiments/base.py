@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -242,14 +243,20 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         if not self.config.tokenizer.extend:
             return tokenizer
         extended = extend_tokenizer(tokenizer, self.config.tokenizer, texts)
+        self.digests["vocabulary"] = extended.digest
         self.notes.append(describe_extension(tokenizer, extended, texts))
         return extended
 
     def add_start_digest(self) -> None:
-        """Add the digest of pretrained weights where some stay frozen: checkpoints lack these, so a run reads them."""
-        has_frozen = self.config.lora.rank or self.config.trainable.freeze
-        if self.pretrained is not None and has_frozen:
-            self.digests["start"] = digest_tensors(self.pretrained.weights)
+        """Add the digest of the pretrained model: a resumed run reads its tokenizer and frozen weights again."""
+        if self.pretrained is None:
+            return
+        digest = hashlib.sha256(digest_tensors(self.pretrained.weights).encode())
+        for name in ("tokenizer", "source", "target"):  # a translation model has two tokenizers
+            tokenizer = getattr(self.pretrained, name, None)
+            if isinstance(tokenizer, Tokenizer):
+                digest.update(tokenizer.digest.encode())
+        self.digests["start"] = digest.hexdigest()
 
     @property
     def trained_beside_lora(self) -> tuple[str, ...]:
