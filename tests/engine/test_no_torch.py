@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.checkpoint.export.convert import convert
-from tests.model_folders import TASKS, TEXTS, save_model_folders
+from tests.model_folders import PROMPTS, SOURCES, TASKS, TEXTS, save_model_folders
 from tests.scale import HANG_GUARD
 
 COUNT_MODULES = """
@@ -100,3 +100,36 @@ def test_the_attention_of_an_encoder_is_shown_without_torch(
     )
     run_python(code, json.dumps(calls))
     assert len([*tmp_path.glob("*.html")]) == len([*tmp_path.glob("*.svg")]) == 2
+
+
+def test_decoders_answer_and_show_their_attention_without_torch(
+    folders: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """Generating, scoring and translating; beams, ablated heads and their importance, on a page and as a figure."""
+    calls = []
+    index = 0
+    for task, folder in folders:
+        if task not in ("translate", "generate"):
+            continue
+        text = SOURCES[1] if task == "translate" else PROMPTS[1]
+        options = [["--beam", "2", "--importance"], ["--ablate", "decoder.1.cross:0"]]
+        if task == "generate":
+            options = [["--max-new-tokens", "5"], ["--ablate", "decoder.1.self:0", "--compare"]]
+            calls.append(["generate", folder, text, "--max-new-tokens", "5"])
+        for extra in options:
+            calls.append(["see", folder, text, *extra, "--out", str(tmp_path / f"{index}.html")])
+            index += 1
+        calls.append(["figure", folder, text, "--out", str(tmp_path / f"{index}.svg")])
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text(f"{SOURCES[0]}\t{SOURCES[1]}\n", encoding="utf-8")
+    translator = next(folder for task, folder in folders if task == "translate")
+    calls.append(["score", translator, str(pairs)])
+    calls.append(["translate", translator, SOURCES[0], "--align"])
+    code = (
+        "import json, sys; sys.modules['torch'] = None\n"
+        "from regard.cli import run\n"
+        "for call in json.loads(sys.argv[1]):\n"
+        "    code = run(call); assert not code, (call, code)\n"
+    )
+    run_python(code, json.dumps(calls))
+    assert len([*tmp_path.glob("*.html")]) == 8 and len([*tmp_path.glob("*.svg")]) == 4

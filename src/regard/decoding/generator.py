@@ -107,6 +107,10 @@ class TracedModel(Protocol):
 class ScoringGenerator(Generator[S], TracedModel, Protocol):
     """A generator that also scores given outputs; these passes are what a trace sees."""
 
+    def shift_targets(self, target: Tokens) -> tuple[Tokens, Tokens]:
+        """Decoder input (bos in front of each sequence) and labels (eos at its end)."""
+        ...
+
     def cross_attention_sites(self) -> dict[str, int]:
         """Sites that attend to the source, first layer first, with their number of heads."""
         ...

@@ -172,15 +172,15 @@ class TranslatorEngine(EngineDecoder):
 
     def target_logprobs(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
         """Log-probability of each target token and of the end, by sentence; what an open trace captures."""
-        inputs, labels = self._shift_targets(target)
+        inputs, labels = self.shift_targets(target)
         return label_logprobs(self, inputs, labels, source)
 
     def next_token_logprobs(self, source: Tokens, target: Tokens) -> NDArray[np.float32]:  # [tokens, vocabulary]
         """Log-probabilities of the vocabulary before each target token and the end; what an open trace captures."""
-        inputs, _ = self._shift_targets(target)
+        inputs, _ = self.shift_targets(target)
         return vocabulary_logprobs(self, inputs, source)
 
-    def _shift_targets(self, target: Tokens) -> tuple[Tokens, Tokens]:
+    def shift_targets(self, target: Tokens) -> tuple[Tokens, Tokens]:
         """Decoder input (bos in front of each sequence) and labels (eos at its end)."""
         inputs = [[self.bos_id, *ids] for ids in target]
         labels = [[*ids, self.eos_id] for ids in target]

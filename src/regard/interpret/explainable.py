@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from regard.attention.trace import Trace, trace
 from regard.backends import EncoderBackend
+from regard.decoding.generator import ScoringGenerator
 from regard.errors import UsageError, nearest
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
@@ -97,12 +98,14 @@ def _explainable_label(pipeline: ClassificationPipeline, inputs: Sequence[str], 
 def _explainable_sentences(pipeline: TranslationPipeline, source: str, target: str) -> list[Explainable]:
     if isinstance(target, Translation) and target.source == source:
         sentences = target.sentences
+        backend = pipeline.models_of(target.backend)[0]
     else:
         sentences = split_pair(source, target, pipeline.target, split=True)
+        backend = pipeline.models_of()[0]
     predictions: list[Explainable] = []
     for sentence in sentences:
         if sentence.ids:
-            predictions.append(_ExplainableTranslation(pipeline, sentence))
+            predictions.append(_ExplainableTranslation(pipeline, sentence, backend))
     if not predictions:
         raise UsageError("the translation is empty: there is nothing to explain")
     return predictions
@@ -338,34 +341,55 @@ class _ExplainableSpan(_ExplainableRow):
         return self.rollout(self.span)
 
 
-class _ExplainableTranslation(_TorchScores):
+class _ExplainableTranslation:
     """Translation of a sentence, as a function of its source tokens."""
 
-    def __init__(self, pipeline: TranslationPipeline, sentence: TranslatedSentence) -> None:
-        self.backend: EncoderDecoder = pipeline.torch_models()[0]
+    def __init__(
+        self, pipeline: TranslationPipeline, sentence: TranslatedSentence, backend: ScoringGenerator[Any]
+    ) -> None:
+        self.pipeline = pipeline
+        self.backend = backend
         self.input_ids = np.asarray(encode_source(pipeline.source, sentence), dtype=np.int32)
         self.target_ids = sentence.ids
         self.target = sentence.text
         self.is_special = _find_special(self.input_ids, pipeline.source)
         self.baseline_id = _baseline_token(pipeline.source)
-        self.embedding = self.backend.embedding("source")
+
+    @property
+    def model(self) -> EncoderDecoder:
+        """The model in torch."""
+        return self.pipeline.backends[0].torch_model()
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """Embedding of the source tokens in torch."""
+        return self.model.embedding("source")
 
     def logprobs(self, tokens: Tokens) -> Tensor:
-        """Log-probability of the translation, eos included."""
+        """Log-probability of the translation in torch, eos included."""
         from regard.models.layers.losses import target_logprobs
 
-        decoder_inputs, labels = self.model.shift_targets(Tokens.from_rows([self.target_ids] * len(tokens)))
+        decoder_inputs, labels = self.model.shift_targets(self._targets(len(tokens)))
         hidden = self.model(tokens, decoder_inputs)
         label_ids, _ = self.model.to_tensors(labels)
         logprobs = target_logprobs(hidden, self.model.output_weight, self.model.lm_head_bias, label_ids)
         return logprobs.view(len(tokens), -1).sum(1)
 
+    def scores(self, tokens: Tokens) -> Floats:
+        """The same, computed by the backend that answers."""
+        logprobs = self.backend.target_logprobs(tokens, self._targets(len(tokens)))
+        return np.array([row_logprobs.sum(dtype=np.float64) for row_logprobs in logprobs])
+
     def attention(self) -> Floats:
         """Mean cross-attention weight of each source token; uniform for models without attention."""
-        sites = [*self.model.cross_attention_sites()]
+        sites = [*self.backend.cross_attention_sites()]
         if not sites:
             return np.ones(len(self.input_ids))
         with trace(",".join(sites)) as captured:
-            self.model.target_logprobs(Tokens.from_rows([self.input_ids]), Tokens.from_rows([self.target_ids]))
+            self.backend.target_logprobs(Tokens.from_rows([self.input_ids]), self._targets(1))
         site_means = [captured[site].weights[0].mean(axis=(0, 1)) for site in captured]
         return np.asarray(np.mean(site_means, axis=0), dtype=np.float64)
+
+    def _targets(self, count: int) -> Tokens:
+        """The translation, once for each source."""
+        return Tokens.from_rows([self.target_ids] * count)

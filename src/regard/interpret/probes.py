@@ -100,7 +100,7 @@ class TranslationProbe:
             raise UsageError("heads are studied in one model at a time: give one folder")
         self.pipeline = pipeline
         self.pairs = pairs
-        (self.model,) = pipeline.torch_models()
+        (self.model,) = pipeline.models_of()
 
     @classmethod
     def read(cls, pipeline: TranslationPipeline, files: Sequence[str], config: ReadConfig) -> TranslationProbe:
@@ -184,7 +184,7 @@ class CausalProbe:
     def __init__(self, pipeline: GenerationPipeline, documents: Documents) -> None:
         self.pipeline = pipeline
         self.documents = documents
-        self.model = pipeline.model.torch_model()
+        self.model = pipeline.model.generator()
 
     @classmethod
     def read(cls, pipeline: GenerationPipeline, files: Sequence[str], config: ReadConfig) -> CausalProbe:
@@ -195,10 +195,9 @@ class CausalProbe:
     def __len__(self) -> int:
         return len(self.documents)
 
-    @torch.no_grad()
     def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
         """Yield the attention of all sites over the documents, in rows as long as the model reads."""
-        max_positions = self.model.config.max_positions
+        max_positions = self.pipeline.model.config.max_positions
         tokenizer = self.pipeline.tokenizer
         rows: list[Ids] = []
         for ids in tokenizer.encode_batch(self.documents.select(indices).texts):
@@ -209,7 +208,7 @@ class CausalProbe:
         for batch in length_sorted_batches(lengths, max_tokens=ATTENTION_BATCH_TOKENS):
             tokens = Tokens.from_rows([rows[index] for index in batch])
             with trace() as captured:
-                self.model(tokens)
+                self.model.read(tokens)
             padded = pad_ids([*tokens])
             is_special = find_special(padded, tokenizer.special_ids)
             attention_batch = AttentionBatch(padded, padded, is_special, is_self=True)

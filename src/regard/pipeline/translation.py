@@ -116,10 +116,15 @@ class TranslationPipeline(PicklablePipeline):
 
     def recorder_for(self, backend: str) -> TranslationRecorder:
         """Records attention and aligns words with the models of a backend that has answered."""
-        models = [model.generator() for model in self.backends]
-        if any(model.backend_name != backend for model in models):
-            models = [model.generator(with_attention=True) for model in self.backends]
-        return self._build_recorder(models)
+        return self._build_recorder(self.models_of(backend))
+
+    def models_of(self, backend: str = "") -> list[ScoringGenerator[Any]]:
+        """The models of a backend that has answered; by default, those that answer with the pipeline's settings."""
+        models = self._models(self.decoding)
+        if backend and models[0].backend_name != backend:
+            is_torch = backend == self.backends[0].generator(with_attention=True).backend_name
+            models = [model.generator(with_attention=is_torch) for model in self.backends]
+        return models
 
     def _build_recorder(self, models: Sequence[ScoringGenerator[Any]]) -> TranslationRecorder:
         from regard.pipeline.records.translation_records import StoredAlignmentHead, TranslationRecorder

@@ -357,7 +357,7 @@ def _evaluate(run: ComparedRun, test: ParallelTexts, sentence: str, threads: int
         hypotheses,
         sentences_per_second=len(hypotheses) / seconds,
         example=model(sentence, split=False),
-        has_cross_attention=bool(model.torch_models()[0].cross_attention_sites()),
+        has_cross_attention=bool(model.models_of()[0].cross_attention_sites()),
     )
 
 
