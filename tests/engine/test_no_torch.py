@@ -102,9 +102,7 @@ def test_the_attention_of_an_encoder_is_shown_without_torch(
     assert len([*tmp_path.glob("*.html")]) == len([*tmp_path.glob("*.svg")]) == 2
 
 
-def test_decoders_answer_and_show_their_attention_without_torch(
-    folders: list[tuple[str, str]], tmp_path: Path
-) -> None:
+def test_decoders_answer_and_show_their_attention_without_torch(folders: list[tuple[str, str]], tmp_path: Path) -> None:
     """Generating, scoring and translating; beams, ablated heads and their importance, on a page and as a figure."""
     calls = []
     index = 0
