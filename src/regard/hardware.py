@@ -95,6 +95,15 @@ def _exit_after(parent: int) -> None:
     os._exit(1)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error is about a lack of memory, as raised by Python, NumPy or torch.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), is_out_of_memory(ValueError("no"))
+    (True, False)
+    """
+    return isinstance(error, MemoryError) or "memory" in str(error).lower()
+
+
 def requested_threads() -> int:
     """Thread count set by `OMP_NUM_THREADS`; 0 where it is not set.
 

@@ -210,3 +210,17 @@ def test_the_kind_of_a_folder_is_detected(tmp_path: Path) -> None:
     assert folder_kind(tmp_path) == "run"
     with pytest.raises(UsageError, match="is a file"):
         RunDirectory(tmp_path / "notes").lock()
+
+
+def test_a_run_whose_process_was_killed_is_known_to_be_interrupted(tmp_path: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        RunDirectory(tmp_path).lock()
+        os._exit(0)  # without releasing the lock, as when it is killed
+    os.waitpid(pid, 0)
+    with RunDirectory(tmp_path).lock() as run:
+        assert run.was_interrupted
+        run.append_log({"step": 7})
+    with RunDirectory(tmp_path).lock() as run:  # the last one ended by itself
+        assert not run.was_interrupted
+        assert run.last_step() == 7

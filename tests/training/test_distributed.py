@@ -33,6 +33,7 @@ from regard.training.run import train_run
 from tests.scale import HANG_GUARD
 from tests.training.killing import ATTEMPTS, is_finished
 from tests.training.listener import Listener
+from tests.training.logs import log_without_throughput
 
 COMMON = ["--preset", "micro", "--tokenizer", "characters", "--batch-tokens", "128", "--threads", "1"]
 COMMON += ["--precision", "float32", "--save-every", "5", "--evaluate-every", "20"]
@@ -126,6 +127,9 @@ def test_two_ranks_train_one_model_and_survive_a_kill(pairs: Path, uninterrupted
     assert not is_finished(killed)
     resumed = run(command(pairs, killed, "--workers", "2"))
     assert resumed.returncode == 0, resumed.stderr
+    assert re.search(r"the previous run was interrupted at step [1-9]\d*; resuming\n", resumed.stderr)
+    assert "resuming from step" in resumed.stderr
+    assert log_without_throughput(uninterrupted) == log_without_throughput(killed)
     assert have_same_checkpoint(uninterrupted, killed)
     # the same batches and updates as in a single process; only the dropout masks differ
     assert cli.run(command(pairs, single)[3:]) == 0
@@ -309,7 +313,11 @@ with Distributed.from_environment() as distributed:
         torch.save(tensor, Path(sys.argv[1], f"{size}-{distributed.rank}.pt"))
     assert distributed.all_reduce_values([1.0, distributed.rank]) == [3.0, 3.0]
     assert distributed.broadcast([5.0 + distributed.rank]) == [5.0]
-    assert distributed.broadcast_object({"rank": distributed.rank}) == {"rank": 0}
+    assert distributed.broadcast_json({"rank": distributed.rank}) == {"rank": 0}
+    assert distributed.broadcast_bytes(bytes([distributed.rank]) * 70) == bytes(70)
+    assert distributed.broadcast_bytes(b"" if distributed.is_rank_zero else b"other") == b""
+    received = distributed.broadcast_tensors({"a": torch.full((2, 3), distributed.rank, dtype=torch.bfloat16)})
+    assert received["a"].dtype == torch.bfloat16 and torch.equal(received["a"].float(), torch.zeros(2, 3))
     assert (distributed.local_world_size, distributed.is_multi_node) == (3, False)
     assert distributed.is_local_rank_zero == distributed.is_rank_zero == (distributed.rank == 0)
 """

@@ -71,7 +71,8 @@ class RunDirectory:
         self.notify = notify
         self.max_checkpoints = max(2, max_checkpoints)
         self.disk = disk
-        self._lock = FileLock(self.path / _LOCK, blocking=False, thread_local=False, on_acquired=_write_holder)
+        self.was_interrupted = False  # whether the last process that held the lock was killed; known once it is locked
+        self._lock = FileLock(self.path / _LOCK, blocking=False, thread_local=False, on_acquired=self._record_holder)
 
     def lock(self) -> Self:
         """Create the folder, acquire its lock and recover from interrupted writes; reject a second trainer."""
@@ -227,6 +228,19 @@ class RunDirectory:
                     raise
                 raise UsageError(f"{path} cannot be locked: {error.strerror or error}") from None
 
+    def _record_holder(self, descriptor: int) -> None:
+        """Note whether the last holder was killed, and record this process for the error message of a second one."""
+        holder = {"pid": os.getpid(), "host": socket.gethostname()}
+        with contextlib.suppress(OSError):  # the lock itself is held
+            self.was_interrupted = os.fstat(descriptor).st_size > 0  # a process that ends by itself empties the file
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+
+    def last_step(self) -> int:
+        """Last step that the log or a checkpoint records."""
+        logged_steps = (event.get("step", 0) for event in self.read_log())
+        return max([*self.steps(), *logged_steps], default=0)
+
     def _check_locked(self) -> None:
         if not self._lock.is_locked:
             raise RuntimeError("acquire the run's lock before writing to it")
@@ -264,14 +278,6 @@ def _serialize_run(run: Mapping[str, Any]) -> bytes:
     content = {"version": VERSION, **run}
     digest = hashlib.sha256(atomic.json_bytes(content)).hexdigest()
     return atomic.json_bytes({**content, "sha256": digest})
-
-
-def _write_holder(descriptor: int) -> None:
-    """Record this process in the lock file, for the error message of a second one."""
-    holder = {"pid": os.getpid(), "host": socket.gethostname()}
-    with contextlib.suppress(OSError):  # the lock itself is held
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
 
 
 def _read_holder(path: Path) -> str:

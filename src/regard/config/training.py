@@ -41,6 +41,11 @@ class ComputeConfig(Config):
         return 1
 
     @property
+    def worker_timeout(self) -> float:
+        """Seconds after which a process that does not respond ends a run with several."""
+        return 300.0
+
+    @property
     def minutes(self) -> float:
         """Time budget; 0 is none."""
         return 0.0
@@ -118,6 +123,9 @@ class TrainingConfig(ComputeConfig):
         "auto", "Compute precision; auto: the faster one by a short timing.", choices=("auto", "float32", "bf16")
     )
     workers: int = knob(1, "Processes on this machine (data parallel).", low=1)
+    worker_timeout: float = knob(
+        300.0, "Seconds after which a process that does not respond ends a run with several.", low=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,13 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from regard import errors
 from regard.config.runs import RunConfig
 from regard.errors import RegardError, TrainingError
 from regard.training.distributed import LostRankError
+from regard.training.heartbeat import FrozenRankError
 from regard.training.listeners import Listener, notify
 from regard.training.signals import StopRequest, catch_stop_signals
 from regard.training.worker import EVENTS_FILE, INTERRUPTED, LAUNCH_FILE, pid_file
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 POLL_SECONDS = 0.05
+LAST_LINES = 20  # of the output of a rank that failed
 ADDRESS = "127.0.0.1"  # ranks of one machine need no other
 AGENT_LOGGER = "torch.distributed.elastic"
 SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
@@ -39,7 +41,8 @@ SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
 class RankGroup:
     """The ranks of one Python command on this machine, supervised in a thread until all have ended.
 
-    Only rank 0 writes to the console. When one rank fails, the agent ends the others.
+    Only the output of rank 0 is copied to the console. When one rank fails, the agent ends the others; the last output
+    of the one that failed is part of the message.
     """
 
     def __init__(self, world_size: int, arguments: Sequence[str], folder: str) -> None:
@@ -48,6 +51,7 @@ class RankGroup:
         self.arguments = arguments
         self.folder = folder
         self.failures: dict[int, ProcessFailure] = {}  # by rank
+        self._copied_bytes = {"stdout": 0, "stderr": 0}  # of the output of rank 0
         self._agent_error: Exception | None = None
         self._thread = threading.Thread(target=self._supervise, name="launcher", daemon=True)
 
@@ -58,12 +62,14 @@ class RankGroup:
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all ranks have ended, at most `seconds`; return whether they have."""
         self._thread.join(seconds)
+        self._copy_output(sys.stdout, "stdout")
+        self._copy_output(sys.stderr, "stderr")
         if self._agent_error is not None:
             raise TrainingError(f"the workers could not be started: {self._agent_error}") from self._agent_error
         return not self._thread.is_alive()
 
     def _supervise(self) -> None:
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -71,10 +77,10 @@ class RankGroup:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=self.world_size,
-            logs_specs=DefaultLogsSpecs(log_dir=self.folder, local_ranks_filter={0}),
+            logs_specs=DefaultLogsSpecs(log_dir=self.folder, redirects=Std.ALL),
             run_id=uuid.uuid4().hex,
             rdzv_backend="c10d",
-            rdzv_endpoint=f"{ADDRESS}:0",
+            rdzv_endpoint=f"{ADDRESS}:0",  # the store chooses a port, and keeps it
             max_restarts=0,
             monitor_interval=2 * POLL_SECONDS,
             local_addr=ADDRESS,
@@ -89,8 +95,33 @@ class RankGroup:
 
     def cause(self) -> Exception:
         """The error that ended the ranks; errors that only follow from the loss of another rank come last."""
-        rank = min(self.failures, key=lambda rank: (_is_consequence(self.failures[rank]), rank))
-        return _to_exception(rank, self.failures[rank])
+        rank = min(self.failures, key=lambda rank: (_distance_from_cause(self.failures[rank]), rank))
+        return _to_exception(rank, self.failures[rank], self._last_output(rank))
+
+    def _output_file(self, rank: int, stream: str) -> Path | None:
+        """File with the output of a rank; None before it was started."""
+        return next(Path(self.folder).glob(f"*/attempt_0/{rank}/{stream}.log"), None)
+
+    def _copy_output(self, console: TextIO, stream: str) -> None:
+        """Copy what rank 0 has written since the last call to the console."""
+        path = self._output_file(0, stream)
+        if path is None:
+            return
+        with open(path, "rb") as file:
+            file.seek(self._copied_bytes[stream])
+            output = file.read()
+        if output:
+            self._copied_bytes[stream] += len(output)
+            console.write(output.decode(errors="replace"))
+            console.flush()
+
+    def _last_output(self, rank: int) -> str:
+        """Last lines that a rank has written, to either stream; those of rank 0 are on the console."""
+        files = [self._output_file(rank, stream) for stream in ("stdout", "stderr")] if rank else []
+        lines: list[str] = []
+        for path in filter(None, files):
+            lines += path.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        return "\n".join(f"  {line}" for line in lines)
 
 
 def run_ranks(world_size: int, arguments: Sequence[str]) -> None:
@@ -186,9 +217,12 @@ def _is_interrupted(failures: Mapping[int, ProcessFailure]) -> bool:
     return 0 in failures and failures[0].exitcode in (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
 
 
-def _is_consequence(failure: ProcessFailure) -> bool:
-    """Whether a rank failed because another one did: it lost its peer, or the agent ended it."""
-    return failure.exitcode == -signal.SIGTERM or _read_error(failure)[0] == LostRankError.__name__
+def _distance_from_cause(failure: ProcessFailure) -> int:
+    """0 for a rank that found another one frozen, 2 for one that lost another or that the agent ended, otherwise 1."""
+    class_name = _read_error(failure)[0]
+    if class_name == FrozenRankError.__name__:
+        return 0
+    return 2 if failure.exitcode == -signal.SIGTERM or class_name == LostRankError.__name__ else 1
 
 
 def _read_error(failure: ProcessFailure) -> tuple[str, str, str]:
@@ -200,14 +234,16 @@ def _read_error(failure: ProcessFailure) -> tuple[str, str, str]:
     return class_name, message, record["extraInfo"]["py_callstack"]
 
 
-def _to_exception(rank: int, failure: ProcessFailure) -> Exception:
+def _to_exception(rank: int, failure: ProcessFailure, last_output: str = "") -> Exception:
     """Rebuild the exception that a rank recorded, or describe how the rank ended."""
     class_name, message, traceback = _read_error(failure)
     if not class_name:
         how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with code {failure.exitcode}"
         hint = ", as happens when memory runs out" if failure.exitcode == -SIGKILL else ""
-        return TrainingError(f"rank {rank} {how}{hint}: repeat the command to resume from the last checkpoint")
-    error_class = {**vars(errors), LostRankError.__name__: LostRankError}.get(class_name)
+        output = f"\nIts last output:\n{last_output}" if last_output else ""
+        return TrainingError(f"rank {rank} {how}{hint}: repeat the command to resume from the last checkpoint{output}")
+    own_errors = {error.__name__: error for error in (LostRankError, FrozenRankError)}
+    error_class = {**vars(errors), **own_errors}.get(class_name)
     if isinstance(error_class, type) and issubclass(error_class, RegardError):
         return error_class(message)
     error = RuntimeError(f"rank {rank}: {class_name}: {message}")

@@ -15,8 +15,8 @@ from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.config.runs import RunConfig, read_run
 from regard.config.settings import flatten
 from regard.config.task_runs import FineTunedRun
-from regard.errors import ConfigError, UsageError
-from regard.hardware import SPINNING_IS_LIMITED
+from regard.errors import ConfigError, TrainingError, UsageError
+from regard.hardware import SPINNING_IS_LIMITED, is_out_of_memory
 from regard.registry import TASKS, resolve
 from regard.tasks.scoring import Scoring
 from regard.training.batch_procedure import BatchProcedure
@@ -29,7 +29,7 @@ from regard.training.throughput import default_threads
 from regard.training.verdict import Verdict, VerdictDict
 
 # settings of `training` that may differ when a run is resumed
-RESUMABLE_SETTINGS = ("threads", "workers", "save_every", "max_checkpoints", "device", "tensorboard")
+RESUMABLE_SETTINGS = ("threads", "workers", "worker_timeout", "save_every", "max_checkpoints", "device", "tensorboard")
 SPINNING_NOTE = (
     "torch was imported before regard, so idle threads keep spinning: import regard first where other programs use the "
     "processor, too"
@@ -118,7 +118,7 @@ def train_run(
     """
     started = time.monotonic() if started is None else started
     Scoring.for_run(config.task, config.training.metric).check()
-    distributed = Distributed.from_environment()
+    distributed = Distributed.from_environment(config.training.worker_timeout)
     if distributed.world_size == 1 and config.training.workers > 1:
         threads = default_threads(config.training, config.training.workers)
         report = train_with_workers(config, out, listeners, started=started, threads=threads, pinned=pinned)
@@ -129,7 +129,22 @@ def train_run(
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     with distributed:
         train = _train_rank_zero if distributed.is_rank_zero else _train_other_rank
-        return train(config, out, listeners, distributed, started, pinned or {})
+        try:
+            return train(config, out, listeners, distributed, started, pinned or {})
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise _memory_error(error, distributed) from error
+
+
+def _memory_error(error: Exception, distributed: Distributed) -> TrainingError:
+    """Name the process that ran out of memory, and what to do."""
+    process = f"rank {distributed.rank} ran" if distributed.world_size > 1 else "the training ran"
+    reason = (str(error).splitlines() or ["no reason given"])[0]
+    return TrainingError(
+        f"{process} out of memory ({reason:.200}): free memory and repeat the command to resume from the last "
+        "checkpoint, or lower --batch-tokens or --data.max_length in a new run"
+    )
 
 
 def build_seed_procedure(context: RunContext) -> TrainingProcedure:
@@ -166,6 +181,10 @@ def _train_rank_zero(
             distributed.broadcast([FINISHED, run_result.step])
             notify(listeners, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
             return run_result
+        if run_state and directory.was_interrupted:
+            unit = run_state.get("unit", "step")
+            text = f"the previous run was interrupted at {unit} {directory.last_step()}; resuming"
+            notify(listeners, "note", text=text)
         if not SPINNING_IS_LIMITED and not config.training.threads:
             _notify_once(listeners, SPINNING_NOTE)
         execution = _RunExecution(RunContext(config, directory, listeners, distributed, started), run_state, pinned)

@@ -28,6 +28,7 @@ from regard.hardware import (
     available_cores,
     bf16_slowdown,
     cache_folder,
+    is_out_of_memory,
     processor_identity,
     requested_threads,
 )
@@ -338,7 +339,7 @@ class _Probe:
 
 def _memory_error(error: Exception, batch: Batch) -> Exception:
     """Convert an error about a lack of memory to one with advice; pass on any other error."""
-    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "memory" not in str(error).lower():
+    if not is_out_of_memory(error):
         return error
     return TrainingError(
         f"not enough memory for a batch of {batch.description}: lower --batch-tokens, --data.max_length or the preset"

@@ -20,7 +20,7 @@ from regard.errors import TrainingError
 from regard.models.base import Model
 from regard.models.layers.lora import lora_noise
 from regard.tasks.base import Objective
-from regard.training.distributed import Distributed
+from regard.training.distributed import Distributed, receive_checkpoint
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.flat_weights import FlatWeights
 from regard.training.listeners import Listener, notify
@@ -50,6 +50,7 @@ class TrainingCounters:
     seconds: float = 0.0  # since the run began, without interruptions
     tokens: int = 0
     evaluations: int = 0
+    evaluated_step: int = -1  # of the last evaluation
     evaluation_seconds: float = 0.0
     last_evaluation_seconds: float = 0.0  # seconds of the last one
     progress: float = 0.0  # share of the plan done when this was saved
@@ -122,16 +123,13 @@ class Trainer:
         self._loop_start_progress = 0.0
         self._update_seconds = 0.0  # of the last update
         self._save_seconds = 0.0  # of the last checkpoint
+        self._saved_step = 0  # of the last checkpoint
 
     # ---- state
 
     def resume(self) -> bool:
         """Load the newest valid checkpoint; return whether there is one."""
-        checkpoint = None
-        if self.distributed.is_rank_zero or not self.distributed.is_multi_node:
-            checkpoint = self.directory.latest_checkpoint()
-        if self.distributed.is_multi_node:
-            checkpoint = self.distributed.broadcast_object(checkpoint)
+        checkpoint = receive_checkpoint(self.directory, self.distributed)
         if checkpoint is None:
             self._discard_after(0)
             return False
@@ -142,6 +140,7 @@ class Trainer:
         self.recent_weights = [optimizer_state.pop(name) for name in recent_names]
         self.optimizer.load(optimizer_state)
         self.counters = TrainingCounters(**checkpoint.counters)
+        self._saved_step = checkpoint.step
         self._discard_after(checkpoint.step)
         notify(self.listeners, "resume", step=checkpoint.step)
         return True
@@ -155,6 +154,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint; rank 0 does it, since all ranks have the same state."""
         self._count_time()
+        self._saved_step = self.counters.step
         if not self.distributed.is_rank_zero:
             return
         recent_weights = {f"recent.{index:03}": flat for index, flat in enumerate(self.recent_weights)}
@@ -226,6 +226,8 @@ class Trainer:
     def _should_evaluate(self, progress: float) -> bool:
         config = self.config
         counters = self.counters
+        if counters.step in (0, counters.evaluated_step):
+            return False
         if config.evaluate_every:
             return counters.step % config.evaluate_every == 0
         if config.minutes:
@@ -237,6 +239,8 @@ class Trainer:
         return math.floor(progress * self.timing.evaluations) > counters.evaluations
 
     def _should_save(self) -> bool:
+        if self._saved_step == self.counters.step:
+            return False
         if self.config.save_every:
             return self.counters.step % self.config.save_every == 0
         return time.monotonic() - self._last_save > SAVE_SECONDS
@@ -250,21 +254,18 @@ class Trainer:
             self._last_save = now
             self._loop_start = now
             self._loop_start_progress = self.counters.progress
+            # a resumed run begins where it was interrupted: an evaluation that was due is made before the next update
             decision = self._decide()
-            if decision.patience_ends:  # the run was interrupted between this checkpoint and its end
-                return self._finish(self._end_reason())
-            while decision.progress < 1 and not decision.stop:
-                self.step(decision.progress)
-                decision = self._decide()
-                if decision.stop or decision.progress >= 1:
-                    break
+            while decision.progress < 1 and not (decision.stop or decision.patience_ends):
                 if decision.evaluate:
                     self.evaluate(decision.progress)
-                    decision = self._decide()
-                    if decision.patience_ends:
-                        return self._finish(self._end_reason())
-                if decision.save:
+                elif decision.save:
                     self.save()
+                else:
+                    self.step(decision.progress)
+                decision = self._decide()
+            if decision.patience_ends:
+                return self._finish(self._end_reason())
             if decision.stop:
                 self.save()
                 return self.stop_request.name or "SIGTERM"
@@ -297,7 +298,7 @@ class Trainer:
         return "target reached" if self._is_target_reached() else "patience"
 
     def _finish(self, reason: str) -> str:
-        if not self.counters.best_sort_key or reason == "plan done":
+        if reason == "plan done" and self.counters.evaluated_step < self.counters.step:
             self.evaluate(1.0)
         self.save()
         return reason
@@ -356,6 +357,7 @@ class Trainer:
         if self.config.average_checkpoints:
             self.recent_weights.append(self.optimizer.averaged_weights.clone())
             self.recent_weights = self.recent_weights[-self.config.average_checkpoints :]
+        counters.evaluated_step = counters.step
         if not self.distributed.is_rank_zero:
             return
         start = time.monotonic()

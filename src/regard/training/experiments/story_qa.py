@@ -305,12 +305,14 @@ class MemoryNetworkProcedure:
 
     def _judge(self, metrics: Mapping[str, Any]) -> Verdict:
         trainer = self.trainer
-        evaluations = [event for event in self.context.directory.read_log() if event.get("event") == "evaluate"]
-        evaluations.append({"step": trainer.progress.epoch, **_scalar_metrics(metrics)})
+        epoch = trainer.progress.epoch
+        events = self.context.directory.read_log()
+        evaluations = [event for event in events if event.get("event") == "evaluate" and event["step"] < epoch]
+        evaluations.append({"step": epoch, **_scalar_metrics(metrics)})
         return judge(
             evaluations,
             metric="valid_error",
-            updates=trainer.progress.epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
+            updates=epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
             baselines=[majority_answer(_answers_by_task(self.stories), _answers_by_task(self.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
             learning_rate=trainer.config.learning_rate,
