@@ -71,7 +71,7 @@ class FeaturePipeline(PicklablePipeline):
         results = []
         for text, text_spans, layers in zip(texts, spans, self.model.extract(texts, spans), strict=True):
             features = TextFeatures(text, text_spans, layers=layers.transpose(1, 0, 2))
-            results.append(attach_recorder(features, partial(_build_record, features)))
+            results.append(attach_recorder(features, partial(_build_record, features), self.model.model.backend_name))
         return results
 
     def _token_spans(self, text: str) -> list[tuple[int, int]]:

@@ -158,7 +158,8 @@ class FillMaskPipeline(PicklablePipeline):
                 row = rows[index]
                 row_predictions = list(islice(predictions, len(row.positions)))
                 filled = self._fill_text(texts[index], row_predictions, row.truncated)
-                filled_texts[index] = attach_recorder(filled, partial(self._build_record, filled, row))
+                recorder = partial(self._build_record, filled, row)
+                filled_texts[index] = attach_recorder(filled, recorder, self.model.backend_name)
         return [filled_texts[index] for index in range(len(texts))]
 
     def _encode_row(self, text: str, text_number: int) -> _MaskedRow:
