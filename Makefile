@@ -11,7 +11,7 @@ DEV     := $(VENV)/.dev
 DOCS    := $(VENV)/.docs
 ENGINE  := $(shell find engine -type f)
 
-.PHONY: setup demo test test-all lint bench bars docs clean
+.PHONY: setup demo test test-all test-lowest lint bench bars docs clean
 
 ifdef DRY_RUN
 setup:
@@ -59,6 +59,10 @@ test-all: lint
 # Needs a quiet machine and an hour or two; `make bench BENCH=--quick` takes three minutes. Peers: pip install '.[bench]'.
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
+
+# The quick part of the tests with the lowest versions of all dependencies but torch, in an environment of its own.
+test-lowest:
+	$(PYTHON) tools/lowest.py $(LOWEST)
 
 bars: $(DEV)
 	$(BIN)/python -m benchmarks.targets
