@@ -259,7 +259,7 @@ def test_a_model_for_another_task_is_named_with_its_verb(workspace: Path, tmp_pa
     task = json.loads((workspace / "run/task.json").read_text())
     other = tmp_path / "other"
     other.mkdir()
-    (other / "config.json").write_text("{}")
+    (other / "config.json").write_text('{"model_type": "marian"}')
     (other / "task.json").write_text(json.dumps({**task, "task": "translate"}))
     assert run(["answer", str(other), "--story", str(workspace / "story.txt"), "Where?"]) == 2
     assert "which answers no questions (`regard translate` uses this one)" in capfd.readouterr().err

@@ -118,7 +118,7 @@ def test_a_long_text_is_read_around_its_mask(pipeline: FillMaskPipeline) -> None
 
 def test_a_model_of_transformers_is_evaluated_without_a_unigram_baseline(pipeline: FillMaskPipeline) -> None:
     scores = pipeline.evaluate(Documents.from_texts(TEXTS))
-    assert scores["hidden"] > 20
+    assert scores["masked"] > 20
     assert scores["perplexity"] > 5
     assert "perplexity_unigram" not in scores  # it has no token counts of its training text
 
