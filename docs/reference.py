@@ -20,6 +20,7 @@ import regard
 from regard.cli import VERBS
 from regard.cli import regard as commands
 from regard.cli.json_schema import output_titles, schema_text
+from regard.cli.options import LAST_SECTION
 from regard.config.settings import Config
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
@@ -63,10 +64,10 @@ def command_page(name: str, verb: click.Command) -> str:
     for parameter in verb.get_params(context):
         record = parameter.get_help_record(context)
         if record and isinstance(parameter, click.Option):
-            sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+            sections.setdefault(getattr(parameter, "section", LAST_SECTION), []).append(record)
     usage = " ".join(verb.collect_usage_pieces(context))
     parts = [f"# regard {name}", f"```text\nregard {name} {usage}\n```", help_text(verb.help or "")]
-    for section in sorted(sections, key=lambda name: name == "Options"):
+    for section in sorted(sections, key=lambda name: name == LAST_SECTION):
         title, _, note = section.partition(" (")
         parts.append(f"## {title}")
         if note:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import UsageError
-from regard.registry import Registry
+from regard.registry import TASKS, Registry
 
 PERCENT = "{:.2f} %"
 POINTS = "{:.2f}"
@@ -167,3 +167,22 @@ METRICS = MetricTable(
         ),
     },
 )
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    """Names of the metrics of a task's predictions; of a task that names no kind of predictions, all.
+
+    >>> metrics_of("story-qa")
+    ('accuracy', 'error')
+    """
+    kinds = TASKS[task].metrics.keys()
+    return tuple(name for name, metric in METRICS.items() if not kinds or kinds & metric.functions.keys())
+
+
+def default_metrics(task: str) -> tuple[str, ...]:
+    """Names of the metrics that select the best model, one for each kind of predictions of a task.
+
+    >>> default_metrics("classify")
+    ('accuracy', 'micro_f1')
+    """
+    return tuple(dict.fromkeys(metrics.ranking[0] for metrics in TASKS[task].metrics.values()))

@@ -226,7 +226,7 @@ def test_language_models_are_scored_on_text(
     [
         ("plain", [], "which cannot be evaluated (`regard embed` uses this one)"),
         ("label", ["--beam", "2"], "--beam does not apply to"),
-        ("token", ["--errors", "x.html"], "--errors does not apply to"),
+        ("token", ["--page", "x.html"], "--page does not apply to"),
         ("masked", ["--precision", "int8"], "int8 needs the engine, which does not run it"),
         ("masked", ["--backend", "engine"], "--backend does not apply to"),
     ],

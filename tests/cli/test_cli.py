@@ -22,6 +22,7 @@ from regard.config.models import TransformerConfig
 from regard.config.runs import build_run, run_config_class, trained_tasks
 from regard.config.task_runs import TranslateRun
 from regard.errors import ConfigError, UsageError
+from regard.metric_table import default_metrics, metrics_of
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,55 @@ def test_a_section_of_the_help_has_at_most_fifteen_options(name: str, capfd: pyt
         assert sections
         for section in sections:
             assert len(re.findall(r"^  -", section, re.MULTILINE)) <= 15, section
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_the_help_of_a_task_names_its_own_metrics_and_no_other_task(
+    task: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", task, "--help"]) == 0
+    words = set(re.findall(r"[\w-]+", capfd.readouterr().out))
+    names = {name for other in trained_tasks() for name in metrics_of(other)}
+    common = {"loss", "error", "precision", "accuracy"}  # words of other help lines, too
+    assert words & names - common == {*metrics_of(task)} - common
+    assert words.isdisjoint({*trained_tasks()} - {task, "translate", "tag", "answer", "elmo"})
+    assert set(default_metrics(task)) <= words
+
+
+def test_the_help_of_presets_lists_the_sizes_of_the_task_and_no_other_is_accepted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "masked-lm", "--help"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    assert "--preset auto|tiny|mini|small|medium|base|large|custom" in text
+    assert "tiny 2×128" in text and "12×768" in text
+    assert run(["train", "masked-lm", "a.txt", "--preset", "big", "--out", str(tmp_path / "x")]) == 2
+    assert "'big' is not one of 'auto', 'tiny', 'mini'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(verbs()))
+def test_help_uses_the_terms_of_the_field(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    has_help_all = any("--help-all" in option.opts for option in verbs()[name].params)
+    assert run([*name.split(), "--help-all" if has_help_all else "--help"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    assert not re.findall(r"its ending|faulty|short timing|[Ss]hare of|for causal-lm", text)
+    if "--words / --subwords" in text or "--split / --no-split" in text:
+        assert re.search(r"\[default: --(subwords|split|no- ?split)", text)
+
+
+def test_options_without_an_effect_do_not_exist(capfd: pytest.CaptureFixture[str]) -> None:
+    for name, option in [
+        ("evaluate", "--nbest"),
+        ("evaluate", "--diversity-penalty"),
+        ("compare", "--task"),
+        ("compare", "--pair"),
+        ("compare", "--label-separator"),
+        ("score", "--label"),
+        ("data check", "--text"),
+        ("similar", "--normalize"),
+    ]:
+        assert run([*name.split(), option, "1"]) == 2
+        assert f"no such option: {option}" in capfd.readouterr().err.lower()
 
 
 def test_train_without_a_task_lists_the_tasks(capfd: pytest.CaptureFixture[str]) -> None:

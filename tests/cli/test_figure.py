@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_attention_of_a_model_is_drawn(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "figure.svg"
     command = ["figure", folder, TEXTS[0], "--threads", "1"]
-    assert run([*command, "--view", "matrix", "--attention", "encoder.1.self:0", "--out", str(out), "--json"]) == 0
+    assert run([*command, "--view", "matrix", "--site", "encoder.1.self:0", "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["view"], result["out"], result["millimetres"][0]) == ("matrix", str(out), 84.0)
     assert "encoder.1.self:0" in "".join(tree.fromstring(out.read_text()).itertext())
@@ -67,7 +67,7 @@ def test_without_a_file_the_view_is_printed(saved: str, capsys: pytest.CaptureFi
             "a figure cannot be written as .gif: the extension must be one of .svg, .png, .pdf, .tex",
         ),
         (["--width", "wide"], "width must be column, page or millimetres"),
-        (["--attention", "decoder.9.cross"], "decoder.cross has no layer 9"),
+        (["--site", "decoder.9.cross"], "decoder.cross has no layer 9"),
         (["a text"], "is a record: it has its own text"),
         (["--view", "math", "--layer", "0"], "the record has no queries, keys and values of that head"),
     ],

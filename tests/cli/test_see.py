@@ -32,7 +32,7 @@ def test_attention_is_written_in_every_format(folder: str, tmp_path: Path, capsy
         assert cli.run(["see", str(path), "--out", str(tmp_path / f"x{ending}"), *heads]) == 0
         assert (tmp_path / f"x{ending}").stat().st_size > 500
     capsys.readouterr()
-    assert cli.run(["see", str(path), "--json", "--layers", "1", *heads]) == 0
+    assert cli.run(["see", str(path), "--json", "--full-layers", "1", *heads]) == 0
     record_json = json.loads(capsys.readouterr().out)
     assert record_json["view"]["best"] is None
     assert {key: record_json["view"][key] for key in ("attention", "layer", "head", "view")} == {
@@ -75,7 +75,7 @@ def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: 
         (["TEXT", "--view", "matrx"], "did you mean matrix?"),
         (["TEXT", "--out", "x.json", "--heads", "encoder.7.self:0"], "did you mean encoder.1.self?"),
         (["TEXT", "--out", "x.json", "--store-qkv", "encoder.0.self:9"], "did you mean encoder.0.self:1?"),
-        (["TEXT", "--out", "x.json", "--layers", "a"], "numbers separated by commas"),
+        (["TEXT", "--out", "x.json", "--full-layers", "a"], "numbers separated by commas"),
         (["TEXT", "--out", "x.json", "--compare"], "nothing to compare"),
         (["TEXT", "--ablate", "encoder.5.self:1", "--out", "x.json"], "did you mean encoder.1.self?"),
         ([" ", "--out", "x.json"], "the text is blank"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
-from regard.config.runs import RunConfig, build_run, read_run, tasks_with, trained_tasks
+from regard.config.runs import RunConfig, build_run, read_run, run_config_class, tasks_with, trained_tasks
 from regard.config.task_runs import StoryQARun, TranslateRun
 from regard.errors import ConfigError
 
@@ -51,6 +53,23 @@ def test_an_excluded_setting_is_unknown_in_a_recipe_and_not_written() -> None:
     written = StoryQARun().to_dict()["data"]
     assert set(written) == {"train", "valid", "read"}
     assert set(written["read"]) == {"encoding", "lenient", "max_reject"}
+
+
+def test_a_config_describes_a_setting_of_a_nested_config_in_its_own_words() -> None:
+    help_texts = {task: _help_of(task, "documents.document_boundary") for task in ("causal-lm", "masked-lm", "elmo")}
+    assert "auto: file" in help_texts["causal-lm"]
+    assert help_texts["masked-lm"] == help_texts["elmo"] != help_texts["causal-lm"]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Outdated(StoryQARun):
+        descriptions: ClassVar[Mapping[str, str]] = {"training.stesp": "a setting that does not exist"}
+
+    with pytest.raises(AssertionError, match="Outdated describes settings that it does not have"):
+        list(Outdated.knobs())
+
+
+def _help_of(task: str, path: str) -> str:
+    return next(knob.help for knob in run_config_class(task).knobs() if knob.path == path)
 
 
 @pytest.mark.parametrize("task", trained_tasks())

@@ -79,9 +79,9 @@ def test_every_evaluation_has_a_snapshot_and_a_record(run: tuple[Path, list[Reco
     assert sum(path.stat().st_size for path in (folder / FOLDER).iterdir()) < 100_000
     assert [record.id for record in training_records(folder, max_records=2)] == ["step-2", "step-6"]
     page_path = folder.parent / "learning.html"
-    assert cli.run(["see", str(folder), "--epochs", "--out", str(page_path)]) == 0
+    assert cli.run(["see", str(folder), "--history", "--out", str(page_path)]) == 0
     assert page_path.stat().st_size > 10_000
-    assert cli.run(["see", str(folder), "one", "--epochs", "--out", str(page_path)]) == 2
+    assert cli.run(["see", str(folder), "one", "--history", "--out", str(page_path)]) == 2
 
 
 def test_a_snapshot_has_the_attention_of_the_saved_model(run: tuple[Path, list[Record]]) -> None:

@@ -36,7 +36,8 @@ A passage is a text file; a long one is read in windows. Each answer has its pro
 Without QUESTIONS, they are read from standard input, one per line.
 
 A story is a file with one sentence per line, plain or numbered as in the bAbI tasks; the output shows the attention of
-each hop to its sentences. Without QUESTIONS, those of the file are answered, each from the sentences before it.
+each hop to its sentences. Without QUESTIONS, those of the file are answered, each from the sentences before it; if
+it has none, they are read from standard input.
 
 \b
   regard answer runs/answers --passage notes.txt "Who was Jim Henson?"
@@ -58,7 +59,7 @@ MIN_SCORE = 0.0005  # alternatives below it are not printed
         Option(["--in", "source"], metavar="FILE", help="Read the questions from this file, one per line."),
         Option(["--story"], metavar="FILE", help="Story file, one sentence per line."),
         Option(["--top-k"], type=click.IntRange(1), default=3, help="Answers shown per question. [default: 3]"),
-        Option(["--page"], metavar="FILE", help="Write a page with the attention of each hop."),
+        Option(["--page"], metavar="FILE", help="Write the attention of each hop as an HTML page (stories)."),
         ENCODING,
         *ENGINE_OPTIONS,
     ],

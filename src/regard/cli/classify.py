@@ -78,7 +78,7 @@ def format_label(label: Label, all_labels: bool) -> str:
 
 
 @evaluator(
-    *("--backend", "--out", "--metric", "--errors", *COLUMN_FLAGS, *TEXT_FLAGS),
+    *("--backend", "--out", "--metric", "--page", *COLUMN_FLAGS, *TEXT_FLAGS),
     output=f"{EVALUATIONS}:LabelEvaluation",
 )
 def evaluate_labels(test: TestSet) -> None:
@@ -97,12 +97,12 @@ def evaluate_labels(test: TestSet) -> None:
     if test.out:
         write_lines(test.out, (f"{label}\t{label.probability:.4f}" for label in predictions))
     scores = model.evaluate(examples, predictions, metrics=test.metrics)
-    if test.errors:
+    if test.page:
         from regard.report.error_analysis import analyse_errors, errors_page
 
         analysis = analyse_errors(examples, predictions, model.labels)
-        write_lines(test.errors, [errors_page(analysis, title=test.folder)])
-        note(f"error analysis: {test.errors}")
+        write_lines(test.page, [errors_page(analysis, title=test.folder)])
+        note(f"error analysis: {test.page}")
     if "confusion" in scores:
         lines = _format_single_label(scores, model.labels, model.truncation_report)
     else:

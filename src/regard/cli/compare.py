@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
-from regard.cli.model_options import READ_OPTIONS
-from regard.cli.options import AutoNumber, FiniteRange, Option, changed_settings, verb
+from regard.cli.model_options import PAIR_READ_OPTIONS
+from regard.cli.options import FILES_METAVAR, AutoNumber, FiniteRange, Option, changed_settings, verb
 from regard.cli.output import align_columns, note, note_each, print_result, progress_listener
 from regard.config.data import ReadConfig
+from regard.config.rnn_models import SEQ2SEQ_PRESETS
 from regard.config.task_runs import TranslateRun
 from regard.errors import UsageError
 
-HELP = """Compare models: train several architectures on FILES within the same time, or load finished RUNS.
+HELP = """Compare translation models: train several architectures on FILES within the same time, or load finished RUNS.
 
 Writes one report as a self-contained page, as JSON and as Markdown: quality with confidence intervals, speed, quality
 by source length, loss curves, and the attention of every model on one sentence.
@@ -34,22 +35,24 @@ by source length, loss curves, and the attention of every model on one sentence.
             ["--arch"],
             metavar="LIST",
             help="Architectures to train, separated by commas: transformer, or CELL:ATTENTION with cell lstm or gru "
-            "and attention none, additive, dot, bilinear, concat or hard.",
+            "and attention none, additive, dot, bilinear, concat or hard (additive, with a straight-through "
+            "estimator).",
         ),
         Option(
-            ["--task"],
-            type=click.Choice(["translate"]),
-            default="translate",
-            help="Training task. [default: translate]",
+            ["--valid"],
+            multiple=True,
+            metavar=FILES_METAVAR,
+            help="Validation data for training, one file or two, after FILES; otherwise held out.",
         ),
-        Option(["--valid"], multiple=True, metavar="FILE", help="Validation data for training; otherwise held out."),
         Option(
             ["--test"],
             multiple=True,
-            metavar="FILE",
-            help="Test data of the comparison. [default: the validation data]",
+            metavar=FILES_METAVAR,
+            help="Test data of the comparison, one file or two. [default: the validation data]",
         ),
-        Option(["--text"], metavar="TEXT", help="Sentence whose attention is shown. [default: one of the test set]"),
+        Option(
+            ["--sentence"], metavar="TEXT", help="Sentence whose attention is shown. [default: one of the test set]"
+        ),
         Option(
             ["--minutes"],
             type=FiniteRange(0, min_open=True),
@@ -58,9 +61,9 @@ by source length, loss curves, and the attention of every model on one sentence.
         ),
         Option(
             ["--preset"],
-            metavar="NAME",
+            type=click.Choice(("auto", *SEQ2SEQ_PRESETS)),
             default="auto",
-            help="Model size; auto: by the size of the data. [default: auto]",
+            help="Model size, as in `regard train translate --help`; auto: by the size of the data. [default: auto]",
         ),
         Option(
             ["--seed"], type=click.IntRange(0), default=1, help="Seed of data order, dropout and weights. [default: 1]"
@@ -71,7 +74,7 @@ by source length, loss curves, and the attention of every model on one sentence.
             default="auto",
             help="Number of threads; auto: all cores. [default: auto]",
         ),
-        *(option for option in READ_OPTIONS if getattr(option, "path", "") not in ("text", "label")),
+        *PAIR_READ_OPTIONS,
     ],
     greedy=("--valid", "--test"),
     output=["regard.training.listeners:TrainingEvent", "regard.report.json_output:ComparisonReportDict"],
@@ -81,10 +84,9 @@ def compare(
     inputs: tuple[str, ...],
     out: str,
     arch: str | None,
-    task: str,
     valid: tuple[str, ...],
     test: tuple[str, ...],
-    text: str | None,
+    sentence: str | None,
     minutes: float,
     preset: str,
     seed: int,
@@ -118,7 +120,7 @@ def compare(
     else:
         runs = [ComparedRun(Path(folder).name or folder, Path(folder)) for folder in inputs]
     title = f"{len(runs)} models compared on {', '.join(Path(file).name for file in test_files)}"
-    report = compare(runs, pairs, title=title, text=text or "", notify=note, threads=threads)
+    report = compare(runs, pairs, title=title, text=sentence or "", notify=note, threads=threads)
     files = write_report(report, Path(out))
     lines = [*align_columns(report.table()), "", report.conclusion(), *(f"written: {file}" for file in files)]
     print_result(report.to_dict(), lines, as_json)

@@ -8,13 +8,12 @@ from typing import TypedDict
 
 import click
 
-from regard.cli.model_options import FILES
-from regard.cli.options import Option, changed_settings, knob_options, verb
+from regard.cli.model_options import FILES, PAIR_READ_OPTIONS
+from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import note_each, print_result, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
-READ_OPTIONS = knob_options(ReadConfig, section="Reading files")
 OUTPUT_FILES = "one file of two columns (.tsv, .jsonl; .gz too) or two parallel files"
 OUT = Option(["--out"], multiple=True, required=True, metavar="FILE …", help=f"Output: {OUTPUT_FILES}.")
 
@@ -81,7 +80,7 @@ def _split_option(name: str, noun: str) -> Option:
 
 @verb(
     CHECK,
-    [FILES, _split_option("valid", "Validation split"), _split_option("test", "Test split"), *READ_OPTIONS],
+    [FILES, _split_option("valid", "Validation split"), _split_option("test", "Test split"), *PAIR_READ_OPTIONS],
     greedy=("--valid", "--test"),
     output=["regard.data.check:CorpusReportDict"],
 )
@@ -118,7 +117,7 @@ def check(
         Option(["--keep-repeated"], is_flag=True, help="Keep repeated pairs."),
         Option(["--drop-identical"], is_flag=True, help="Drop pairs with identical sides."),
         _split_option("exclude", "Split whose source texts are dropped"),
-        *READ_OPTIONS,
+        *PAIR_READ_OPTIONS,
     ],
     greedy=("--out", "--exclude"),
     output=[CleanedDict],
@@ -241,7 +240,7 @@ def _parse_range(text: str | None) -> tuple[int, int] | None:
         Option(["--max-pairs"], type=click.IntRange(1), default=5, help="Maximum pairs in a row. [default: 5]"),
         Option(["--passes"], type=click.IntRange(1), default=1, help="Passes over the pairs. [default: 1]"),
         Option(["--seed"], type=click.IntRange(0), default=1, help="Random seed of the joins. [default: 1]"),
-        *READ_OPTIONS,
+        *PAIR_READ_OPTIONS,
     ],
     greedy=("--out",),
     output=[JoinedDict],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from regard.cli.model_options import MODEL_ARGUMENT
+from regard.cli.model_options import ANY_FORMAT, MODEL_ARGUMENT
 from regard.cli.options import HELP_ALL, Option, changed_settings, dotted_options, verb
 from regard.cli.train import ADVANCED, TRAINING_OUTPUT, in_help_order, train_and_report
 from regard.cli.train import FLAGS as TRAIN_FLAGS
@@ -60,7 +61,9 @@ def _student_knobs() -> Iterable[Knob]:
     """Settings of a student of any task."""
     tasks = [name for name, task in TASKS.items() if task.distillation is not None]
     knobs = {knob.path: knob for name in tasks for knob in run_config_class(name).knobs()}
-    return [knob for path, knob in knobs.items() if path.startswith(GROUPS)]
+    help = {knob.path: knob.help for name in reversed(tasks) for knob in run_config_class(name).knobs()}
+    help["data.read.format"] = ANY_FORMAT
+    return [replace(knob, help=help[path]) for path, knob in knobs.items() if path.startswith(GROUPS)]
 
 
 OPTIONS = dotted_options(

@@ -14,7 +14,7 @@ from regard.cli.model_options import (
     FILES,
     MODEL_ARGUMENT,
     READ_OPTIONS,
-    SPLIT,
+    SPLIT_ROWS,
     TABLE_FLAGS,
     TEXT_FLAGS,
     TestSet,
@@ -28,7 +28,7 @@ from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.errors import UsageError
-from regard.metric_table import METRICS
+from regard.metric_table import METRICS, metrics_of
 from regard.registry import TASKS, resolve, usage_hint
 
 
@@ -50,7 +50,7 @@ def evaluate_elmo(test: TestSet) -> None:
 HELP = """Evaluate a model on FILES.
 
 Translation: BLEU, chrF and TER of the translated source side against the target side. Classification: accuracy with its
-95 % interval, macro-F1 and the confusion matrix; --errors writes a page of error analysis. Token classification (CoNLL
+95 % interval, macro-F1 and the confusion matrix; --page writes an error analysis. Token classification (CoNLL
 columns): strict F1 of entities. Question answering (SQuAD format): exact match and F1. Memory networks (bAbI format,
 each file a task): error rate, and how often attention is highest on the supporting sentences. Language models, causal
 or masked: perplexity on plain text. --metric adds others by name.
@@ -59,15 +59,28 @@ or masked: perplexity on plain text. --metric adds others by name.
   regard evaluate runs/en-de test.en test.de
   regard evaluate runs/en-de test.tsv --beam 8 --out hypotheses.de --json
   regard evaluate runs/en-de test.en test.de --precision int8
-  regard evaluate runs/mood test.csv --errors mistakes.html
+  regard evaluate runs/mood test.csv --page mistakes.html
   regard evaluate runs/mood test.csv --metric mcc --metric weighted_f1
   regard evaluate runs/names test.conll
   regard evaluate runs/answers squad-dev.json
   regard evaluate runs/bert test.txt
   regard evaluate runs/babi qa1_test.txt qa2_test.txt --json
 """
+
+
+def _list_metrics() -> str:
+    """Names of the metrics of every task that can be evaluated."""
+    lists: dict[tuple[str, ...], list[str]] = {}
+    for task, row in TASKS.items():
+        if row.evaluate is not None and row.metrics:
+            lists.setdefault(metrics_of(task), []).append(task)
+    return ". ".join(f"{', '.join(tasks)}: {', '.join(names)}" for names, tasks in lists.items()) + "."
+
+
 PAIR_FLAGS = ("--source", "--target", *TABLE_FLAGS)
-DECODING_FLAGS = tuple(option.opts[0] for option in DECODING_OPTIONS)
+# further hypotheses of a sentence are not evaluated
+SEARCH_OPTIONS = [option for option in DECODING_OPTIONS if option.opts[0] not in ("--nbest", "--diversity-penalty")]
+DECODING_FLAGS = tuple(option.opts[0] for option in SEARCH_OPTIONS)
 SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
 
 
@@ -81,19 +94,19 @@ SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
             ["--metric", "metrics"],
             multiple=True,
             metavar="NAME",
-            help="Further metric, such as mcc, weighted_f1 or chrf; may be repeated.",
+            help=f"Further metric; may be repeated. {_list_metrics()}",
         ),
-        SPLIT,
+        SPLIT_ROWS,
         ENSEMBLE,
-        Option(["--errors"], metavar="FILE", help="Write a page of error analysis of a classifier here."),
+        Option(["--page"], metavar="FILE", help="Write the error analysis of a classifier as an HTML page."),
         Option(
             ["--unknown-answers"],
             type=click.Choice(UNKNOWN_ANSWERS),
             default="wrong",
-            help="Answers that never occur in training: count them as wrong, or raise an error. [default: wrong]",
+            help="Answers to stories that no training story has: count as wrong, or raise an error. [default: wrong]",
         ),
         *READ_OPTIONS,
-        *DECODING_OPTIONS,
+        *SEARCH_OPTIONS,
         *ENGINE_OPTIONS,
     ],
     output=[f"{EVALUATIONS}:evaluation_outputs"],
@@ -107,7 +120,7 @@ def evaluate(
     split: bool,
     ensemble: tuple[str, ...],
     unknown_answers: str,
-    errors: str | None,
+    page: str | None,
     as_json: bool,
     **load_options: Any,
 ) -> None:
@@ -130,7 +143,7 @@ def evaluate(
         load_options=load_options if "--backend" in flags else _torch_options(folder, task, load_options),
         as_json=as_json,
         out=out,
-        errors=errors,
+        page=page,
         unknown_answers=unknown_answers,
         ensemble=ensemble,
         split=split,

@@ -37,8 +37,9 @@ Without --out the view is printed in the terminal. MODEL may also be a saved rec
 
 \b
   regard figure runs/en-de "Two dogs run in the snow." --view matrix --words --out figure.svg
-  regard figure runs/en-de "Two dogs run." --view lines --words --token dogs --attention encoder.1.self:2 --out dogs.pdf
+  regard figure runs/en-de "Two dogs run." --view lines --words --token dogs --site encoder.1.self:2 --out dogs.pdf
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
+  regard see runs/en-de "Two dogs run." --out dogs.json
   regard figure dogs.json --view decoding
 """
 VIEW_SECTION = "View"
@@ -58,30 +59,36 @@ LAYOUT_SECTION = "Layout"
             help="View, as listed above. [default: by the task]",
         ),
         Option(
-            ["--attention"],
+            ["--site", "attention"],
             default="",
             metavar="SITE",
             section=VIEW_SECTION,
-            help="Attention site, as in decoder.cross, or a head: decoder.2.cross:4. [default: the best]",
+            help="Attention of the model, STACK.KIND as in decoder.cross, or a head of it, STACK.LAYER.KIND:HEAD as in "
+            "decoder.2.cross:4. [default: that with the best word alignment in training, or the first]",
         ),
         Option(
             ["--layer"],
             type=click.IntRange(0),
             section=VIEW_SECTION,
-            help="Layer, counted from 0. [default: that of the best head, or the last]",
+            help="Layer, from 0, where --site names none. [default: that of the best head, or the last]",
         ),
         Option(
             ["--head"],
             type=click.IntRange(0),
             section=VIEW_SECTION,
-            help="Head, counted from 0. [default: the best, or the mean of all]",
+            help="Head, from 0, where --site names none. [default: the best, or the mean of all]",
         ),
-        Option(["--words/--subwords"], default=False, section=VIEW_SECTION, help="Merge subwords into words."),
+        Option(
+            ["--words/--subwords"],
+            default=False,
+            section=VIEW_SECTION,
+            help="Merge subwords into words, or not. [default: --subwords]",
+        ),
         Option(
             ["--token"],
             metavar="TOKEN",
             section=VIEW_SECTION,
-            help="Token of the views lines, math and flow: its text, or its index from 0.",
+            help="Token of the views lines, math and flow: a query (of the rows), by its text or its index from 0.",
         ),
         Option(
             ["--norm"],
@@ -93,7 +100,7 @@ LAYOUT_SECTION = "Layout"
         ),
         Option(["--passage"], metavar="FILE", help="Passage of a question."),
         Option(["--story"], metavar="FILE", help="Story of a question, one sentence per line."),
-        Option(["--pair"], metavar="TEXT", help="Second text of a pair."),
+        Option(["--text-pair", "pair"], metavar="TEXT", help="Second text of a pair."),
         Option(
             ["--out"],
             metavar="FILE",
@@ -218,5 +225,5 @@ def _qkv_head(attention: str, layer: int | None, head: int | None) -> str:
         site_kind = ".".join(part for part in attention.split(".") if not part.isdigit())
         return f"{site_name(site_kind, layer)}:{head}"
     if attention or layer is not None or head is not None:
-        raise UsageError("math shows one head: name site and head, as in --attention encoder.3.self:2, or neither")
+        raise UsageError("math shows one head: name site and head, as in --site encoder.3.self:2, or neither")
     return "best"

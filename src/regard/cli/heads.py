@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = """Measure statistics and importance of every attention head of a model on FILES.
 
-Statistics of attention weights: entropy, distance, and the share on special tokens, on the previous, same and next
+Statistics of attention weights: entropy, distance, and the fraction on special tokens, on the previous, same and next
 token, on repetitions of the token, and near the diagonal. For importance, each head is ablated once and the model is
 evaluated on a sample: translation models by the loss of the reference translations or BLEU; classifiers, taggers and
 question answering by loss, accuracy or F1; language models by loss; encoders without a task head by the angle between
@@ -32,7 +32,7 @@ alignment is named.
   regard heads runs/en-de dev.tsv --sort entropy --all
   regard heads sentence-transformers/all-MiniLM-L6-v2 texts.txt --out heads.tsv
 """
-ENDINGS = (".html", ".json", ".tsv")
+EXTENSIONS = (".html", ".json", ".tsv")
 
 
 @verb(
@@ -41,7 +41,11 @@ ENDINGS = (".html", ".json", ".tsv")
         MODEL_ARGUMENT,
         FILES,
         Option(
-            ["--metric"], default="", metavar="NAME", help="Metric of importance. [default: loss, or the task's own]"
+            ["--metric"],
+            default="",
+            metavar="NAME",
+            help="Metric of importance: loss; bleu (translations); accuracy or f1 (labels, tags); f1 or exact_match "
+            "(answers). [default: the first that the task has]",
         ),
         Option(
             ["--sample"],
@@ -58,9 +62,16 @@ ENDINGS = (".html", ".json", ".tsv")
         Option(
             ["--alignment"],
             metavar="FILE",
-            help="Gold word alignments (0-0 1p2 …), one line per pair: adds the alignment error rate (AER) of heads.",
+            help="Gold word alignments (0-0 1p2 …; p: a possible link), one line per pair: adds alignment error rates "
+            "(AER) of heads.",
         ),
-        Option(["--sort"], default="importance", metavar="COLUMN", help="Sort column. [default: importance]"),
+        Option(
+            ["--sort"],
+            default="importance",
+            metavar="COLUMN",
+            help="Column that rows are sorted by: head, pattern, importance, ±, entropy, distance, special, previous, "
+            "itself, next, same, diagonal, alignment or AER. [default: importance]",
+        ),
         Option(["--all", "all_heads"], is_flag=True, help="Show all heads, not only the first 20."),
         Option(["--out"], metavar="FILE", help="Write the table here: .html (a page), .tsv or .json."),
         *READ_OPTIONS,
@@ -83,8 +94,8 @@ def heads(
     **load_options: Any,
 ) -> None:
     """Study the heads of a model."""
-    if out and not out.endswith(ENDINGS):
-        raise UsageError(f"{out}: the table of heads is written as {', '.join(ENDINGS)}: name such a file")
+    if out and not out.endswith(EXTENSIONS):
+        raise UsageError(f"{out}: the table of heads is written as {', '.join(EXTENSIONS)}: name such a file")
     from regard.interpret.head_report import MAX_TERMINAL_ROWS, find_column
     from regard.interpret.head_study import build_probe, study_heads
     from regard.pipeline.load import load

@@ -21,18 +21,28 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 MODEL_ARGUMENT = click.Argument(["folder"], metavar="MODEL")
 FILES = click.Argument(["files"], nargs=-1, required=True, metavar="FILES…")
-SPLIT = Option(
-    ["--split"],
-    is_flag=True,
-    help="Split each text into sentences first; without it a row is one sentence, as in training.",
-)
+
+
+def _split_option(*, default: bool, other: str) -> Option:
+    flag = "--split" if default else "--no-split"
+    return Option(
+        ["--split/--no-split"],
+        default=default,
+        help=f"Translate each sentence of a text by itself, or the text as one sentence. [default: {flag}; {other}]",
+    )
+
+
+SPLIT_TEXTS = _split_option(default=True, other="regard evaluate: --no-split")
+SPLIT_ROWS = _split_option(default=False, other="regard translate: --split")  # of test sets
+
+
 ENSEMBLE = Option(
     ["--ensemble"], multiple=True, metavar="MODEL", help="Another model of the ensemble; may be repeated."
 )
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
 SEARCH = tuple(knob.path for knob in DecodingConfig.knobs() if knob.path not in SAMPLING)
 DECODING_OPTIONS = [
-    *knob_options(DecodingConfig, section="Search (defaults are those saved with the model)", skip=SAMPLING),
+    *knob_options(DecodingConfig, section="Search (defaults, unless the model has its own)", skip=SAMPLING),
     *knob_options(DecodingConfig, section="Sampling", skip=SEARCH),
 ]
 RANKING_OPTIONS = [
@@ -40,7 +50,11 @@ RANKING_OPTIONS = [
     for option in DECODING_OPTIONS
     if getattr(option, "path", "") in ("length_penalty", "coverage_penalty", "batch_tokens")
 ]
-READ_OPTIONS = knob_options(ReadConfig, section="Reading files")
+ANY_FORMAT = "Format of tables and lines; auto: by the file extension. CoNLL, SQuAD and bAbI files need none."
+READ_OPTIONS = knob_options(ReadConfig, section="Reading files", descriptions={"format": ANY_FORMAT})
+PAIR_READ_OPTIONS = knob_options(  # of parallel texts
+    ReadConfig, section="Reading files", skip=("text", "label", "pair", "label_separator")
+)
 TORCH_OPTIONS: list[click.Parameter] = [
     Option(
         ["--device"],
@@ -78,7 +92,8 @@ ENGINE_OPTIONS: list[click.Parameter] = [  # for the models that the engine runs
         type=click.Choice(["auto", "engine", "torch"]),
         default="auto",
         section="Computing",
-        help="Inference backend; auto: the engine where it is available and supports the model. [default: auto]",
+        help="Inference backend: engine (C++ runtime for CPUs, part of Regard) or torch; auto: the engine where it "
+        "supports the model. [default: auto]",
     ),
     Option(
         ["--precision"],
@@ -86,7 +101,7 @@ ENGINE_OPTIONS: list[click.Parameter] = [  # for the models that the engine runs
         default="auto",
         callback=_none_if_auto,
         section="Computing",
-        help="Precision; int8 needs the engine; auto: that of the model, float32 after training. [default: auto]",
+        help="Precision of weights and activations; auto: as stored in the model; int8: engine only. [default: auto]",
     ),
     *(option for option in TORCH_OPTIONS if option.name != "precision"),
 ]
@@ -102,7 +117,7 @@ class TestSet:
     load_options: dict[str, Any]
     as_json: bool
     out: str | None = None  # file for the predictions
-    errors: str | None = None  # page about a classifier's errors
+    page: str | None = None  # page about a classifier's errors
     unknown_answers: str = "wrong"  # what to do with answers to stories that never occur in training
     ensemble: tuple[str, ...] = ()  # further translation models
     split: bool = False  # whether texts to translate are split into sentences

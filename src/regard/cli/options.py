@@ -6,6 +6,8 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -16,8 +18,9 @@ from regard.errors import UsageError
 Flags = Mapping[str, str]  # dotted path → short flag
 Output = Sequence[Any]  # types, or import strings of types: the forms of what `--json` prints
 HELP_ALL_KEY = "regard.help_all"  # in the metadata of a context: the help lists every option
+FILES_METAVAR = "FILE …"  # of an option with several values
 _FLAG_WIDTH = 30  # longer flags have a line of their own in the help
-_LAST_SECTION = "Options"
+LAST_SECTION = "General"
 
 
 class FiniteRange(click.FloatRange):
@@ -155,19 +158,27 @@ class Verb(click.Command):
                 continue
             record = parameter.get_help_record(context)
             if record and not isinstance(parameter, click.Argument):
-                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+                sections.setdefault(getattr(parameter, "section", LAST_SECTION), []).append(record)
         for group, names in models.items():
             record = (f"--{group}.NAME VALUE", f"{self.model_groups[group]} Names: {', '.join(names)}.")
             sections.setdefault(model_section, []).append(record)
         flags = [flag for records in sections.values() for flag, _ in records]
         width = min(_FLAG_WIDTH, max(map(len, flags)))
-        for name in sorted(sections, key=lambda name: name == _LAST_SECTION):
+        for name in sorted(sections, key=lambda name: name == LAST_SECTION):
             with formatter.section(name):
                 formatter.write_dl([(flag.ljust(width), text) for flag, text in sections[name]], col_max=width)
 
 
-def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()) -> list[click.Parameter]:
+def knob_options(
+    config: type[Config],
+    *,
+    section: str,
+    skip: Iterable[str] = (),
+    descriptions: Mapping[str, str] = MappingProxyType({}),
+) -> list[click.Parameter]:
     """Build an option for each field of a flat config; its flag is the field's name, `--no-…` where that is on.
+
+    `descriptions` replaces the help of a field where it means something more specific.
 
     >>> from regard.config.inference import DecodingConfig
     >>> options = knob_options(DecodingConfig, section="Search")
@@ -177,6 +188,7 @@ def knob_options(config: type[Config], *, section: str, skip: Iterable[str] = ()
     options: list[click.Parameter] = []
     for knob in config.knobs():
         if knob.path not in skip:
+            knob = replace(knob, help=descriptions.get(knob.path, knob.help))
             prefix = "--no-" if knob.default is True else "--"
             options += _build_options(knob, prefix + knob.path.replace("_", "-"), "", section)
     return options
@@ -287,7 +299,7 @@ def _metavar(knob: Knob) -> str:
     if knob.choices is not None:
         return "|".join(knob.choices)
     if typing.get_origin(knob.type) is tuple:
-        return "FILE …"
+        return FILES_METAVAR
     metavar = knob.metavar or {bool: "true|false", int: "N", float: "X"}.get(knob.type, "TEXT")
     return f"{metavar}|{AUTO}" if knob.is_auto else metavar
 
@@ -345,6 +357,7 @@ def verb(
     max_values: Callable[[Sequence[str]], int] = max_two_values,
     model_groups: Mapping[str, str] | None = None,
     output: Output = (),
+    json_help: str = "Print the result as JSON.",
     name: str = "",
     verb_class: type[Verb] = Verb,
 ) -> Callable[[Callable[..., None]], Verb]:
@@ -363,7 +376,7 @@ def verb(
         return verb_class(
             name or function.__name__,
             callback=call,
-            params=[*options, JSON],
+            params=[*options, Option(["--json", "as_json"], section=LAST_SECTION, is_flag=True, help=json_help)],
             help=help,
             greedy=greedy,
             max_values=max_values,
@@ -412,22 +425,23 @@ HELP_ALL = Option(
     is_eager=True,
     expose_value=False,
     callback=_print_help_all,
-    section="Options",
-    help="Show every setting. Short options have dotted names too: --seed is --training.seed.",
+    section=LAST_SECTION,
+    help="Show every setting. Each has a dotted name, too: --seed is --training.seed.",
 )
 ABLATED_HEADS = "ablated_heads"
+HEADS = "HEAD,…"
 ABLATE = Option(
     ["--ablate", ABLATED_HEADS],
     multiple=True,
-    metavar="HEAD",
+    metavar=HEADS,
     section="Computing",
-    help="Ablate heads, separated by commas, as in encoder.3.self:2; a site without a head ablates all its heads.",
+    help="Set the output of attention heads to zero. A head is STACK.LAYER.KIND:HEAD, counted from 0, as in "
+    "encoder.3.self:2; without :HEAD, all heads of the layer.",
 )
 UNUSED_ALLOWED = "unused_allowed"
 ALLOW_UNUSED = Option(
     ["--allow-unused", UNUSED_ALLOWED],
     is_flag=True,
-    section="Options",
-    help="Load a model although whole layers of its weights are not used.",
+    section=LAST_SECTION,
+    help="Load a checkpoint even if the model has no place for whole layers of it. [default: an error]",
 )
-JSON = Option(["--json", "as_json"], section="Options", is_flag=True, help="Print the result as JSON.")

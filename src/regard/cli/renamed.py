@@ -22,7 +22,8 @@ RENAMED: dict[str, dict[str, str]] = {
     "translate": {"--prefix": "--target-prefix"},
     "tag": {"--columns": "--conll", "--words": "--pretokenized"},
     "similar": {"--among": "--corpus"},
-    "compare": {"--on": "--test"},
+    "compare": {"--on": "--test", "--text": "--sentence"},
+    "evaluate": {"--errors": "--page"},
     "data join": {"--most": "--max-pairs"},
     "see": {
         "--keep": "--store",
@@ -31,8 +32,11 @@ RENAMED: dict[str, dict[str, str]] = {
         "--no-beams": "--no-beam-tree",
         "--most": "--max-new-tokens",
         "--pieces": "--subwords",
+        "--epochs": "--history",
+        "--layers": "--full-layers",
+        "--pair": "--text-pair",
     },
-    "figure": {"--row": "--token", "--pieces": "--subwords"},
+    "figure": {"--row": "--token", "--pieces": "--subwords", "--attention": "--site", "--pair": "--text-pair"},
     "train": {
         "--choice": "--hard-attention",
         "--starts": "--restarts",

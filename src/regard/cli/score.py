@@ -10,9 +10,9 @@ import click
 from regard.cli.model_options import (
     FILES,
     MODEL_ARGUMENT,
+    PAIR_READ_OPTIONS,
     RANKING_OPTIONS,
-    READ_OPTIONS,
-    SPLIT,
+    SPLIT_ROWS,
     TORCH_OPTIONS,
     load_translation_pipeline,
 )
@@ -38,8 +38,8 @@ MAX_LOSS = 100  # limits the exponent of the perplexity
         MODEL_ARGUMENT,
         FILES,
         Option(["--out"], metavar="FILE", help="Write here instead of to standard output."),
-        SPLIT,
-        *READ_OPTIONS,
+        SPLIT_ROWS,
+        *PAIR_READ_OPTIONS,
         *RANKING_OPTIONS,
         *TORCH_OPTIONS,
     ],

@@ -11,7 +11,7 @@ import click
 
 from regard import __version__
 from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT
-from regard.cli.options import AutoNumber, Option, changed_settings, knob_options, verb
+from regard.cli.options import HEADS, AutoNumber, Option, changed_settings, knob_options, verb
 from regard.cli.output import json_line, note, print_result
 from regard.components import VIEWS
 from regard.config.data import ReadConfig
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from regard.view.record.json_form import RecordFileDict
     from regard.view.record.record import Record
 
+
+def _list_views() -> str:
+    """Names of the views of the page, with what they show."""
+    return "; ".join(f"{name} ({view.description})" for name, view in VIEWS.items() if view.in_page)
+
+
 HELP = """Show the attention of MODEL on TEXT: a page, opened in the browser.
 
 MODEL is a run, a model folder, or the name of a model on the hub; or a saved record (.json). With --out, a file is
-written instead; its ending selects the format: .html (a self-contained page), .svg, .png, .pdf or .tex (a figure of one
-view), .json (the record).
+written instead; its extension selects the format: .html (a self-contained page), .svg, .png, .pdf or .tex (a figure
+of one view), .json (a record: texts, attention and predictions, which `see` and `figure` open without the model).
 
 \b
   regard see runs/en-de "The animal didn't cross the street because it was too tired."
@@ -36,7 +42,8 @@ view), .json (the record).
   regard see runs/answers "Who was tired?" --passage notes.txt
   regard see runs/en-de "Two dogs run." --ablate encoder.1.self:2 --compare
   regard see runs/mood "A quiet triumph." --attribution --importance
-  regard see runs/en-de --epochs
+  regard see runs/en-de --history
+  regard see runs/en-de "Two dogs run." --out dogs.json
   regard see dogs.json --view matrix --out dogs.svg
 """
 MAX_SNAPSHOTS = 40  # evaluations of a training run that are shown
@@ -50,46 +57,57 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
         click.Argument(["text"], required=False, metavar="[TEXT]"),
         Option(["--passage"], metavar="FILE", help="Passage of a question."),
         Option(["--story"], metavar="FILE", help="Story of a question, one sentence per line."),
-        Option(["--pair"], metavar="TEXT", help="Second text of a pair."),
+        Option(["--text-pair"], metavar="TEXT", help="Second text of a pair."),
         Option(
             ["--view"],
             default="",
-            help=f"Initial view: {', '.join(VIEWS)}. [default: by the task]",
+            metavar="NAME",
+            help=f"Initial view: {_list_views()}. [default: by the task]",
         ),
         Option(["--out"], metavar="FILE", help="Output file: .html, .svg, .png, .pdf, .tex or .json."),
         Option(
             ["--heads"],
             default="",
-            metavar="NAMES",
-            help="Initial heads, separated by commas: encoder.3.self:2. [default: the best]",
+            metavar=HEADS,
+            help="Heads shown at first, of one layer, as in encoder.3.self:2. [default: the head that training found "
+            "to align words best, or the last layer]",
         ),
         Option(
-            ["--layers"],
+            ["--full-layers"],
             default="",
-            metavar="NUMBERS",
-            help="Layers stored in full, as in 0,3; others keep their largest weights. [default: all that fit]",
+            metavar="N,…",
+            help="Layers, from 0, whose weights --out and --json write in full, as in 0,3; of the others only the "
+            "largest weights. [default: all that fit]",
         ),
-        Option(["--words/--subwords"], default=False, help="Merge subwords into words in a figure."),
         Option(
-            ["--compare"], section="Explanations", is_flag=True, help="Compare with the same model without ablation."
+            ["--words/--subwords"],
+            default=False,
+            help="Merge subwords into words in a figure, or not. [default: --subwords]",
+        ),
+        Option(
+            ["--compare"],
+            section="Explanations",
+            is_flag=True,
+            help="With --ablate: show the model without ablation, too.",
         ),
         Option(
             ["--attribution"],
             section="Explanations",
             is_flag=True,
-            help="Add attribution of the prediction, and its agreement with attention.",
+            help="Add input attribution by gradient×input, integrated gradients and occlusion, and the Spearman rank "
+            "correlation of each with attention.",
         ),
         Option(
             ["--importance"],
             section="Explanations",
             is_flag=True,
-            help="Add the importance of each head for this prediction.",
+            help="Add head importance: what the prediction loses (log-probability or cosine) when one head is ablated.",
         ),
         Option(
-            ["--epochs"],
+            ["--history"],
             section="Explanations",
             is_flag=True,
-            help="Show attention on one validation text at each evaluation of a run.",
+            help="Show how attention on a validation text changed over the evaluations of a training run.",
         ),
         Option(["--beam"], section="Decoding", type=click.IntRange(1, 64), help="Beam size of a translation model."),
         Option(
@@ -106,9 +124,10 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
             help="Port of the server; auto: any free one. [default: auto]",
         ),
         Option(["--no-browser"], section="Server", is_flag=True, help="Only print the address of the page."),
-        *knob_options(RecordConfig, section="Stored data"),
+        *knob_options(RecordConfig, section="Record"),
         *ENGINE_OPTIONS,
     ],
+    json_help="Print the record as JSON; with --out, print the path of the file as JSON.",
     output=["regard.view.record.json_form:RecordDict", "regard.view.record.json_form:RecordFileDict"],
 )
 def see(
@@ -118,9 +137,9 @@ def see(
     view: str,
     out: str | None,
     heads: str,
-    layers: str,
+    full_layers: str,
     words: bool,
-    epochs: bool,
+    history: bool,
     port: int,
     no_browser: bool,
     as_json: bool,
@@ -128,11 +147,11 @@ def see(
 ) -> None:
     """Show the attention of a model."""
     _check_view(view, out)
-    layer_indices = _parse_layers(layers)
+    layer_indices = _parse_layers(full_layers)
     model: _ViewedModel | None = None
     if folder.lower().endswith(".json") and Path(folder).is_file():
         records = [read_record(folder, text)]
-    elif epochs:
+    elif history:
         records = _training_records(folder, text)
     else:
         model, records = _record_text(context, folder, text, **settings)
@@ -166,7 +185,7 @@ def _record_text(
     *,
     passage: str | None,
     story: str | None,
-    pair: str | None,
+    text_pair: str | None,
     beam: int | None,
     max_new_tokens: int | None,
     compare: bool,
@@ -183,7 +202,7 @@ def _record_text(
         load_options,
         passage=read_passage(passage),
         story=read_story_file(story),
-        pair=pair,
+        pair=text_pair,
         options={name: option for name, option in decoding.items() if option is not None},
         record_config=RecordConfig().override(changed_settings(context, RecordConfig)),
     )
@@ -204,7 +223,7 @@ def _training_records(folder: str, text: str | None) -> list[Record]:
     from regard.interpret.training_records import training_records
 
     if text is not None:
-        raise UsageError("--epochs shows the validation text of the run: leave the text out")
+        raise UsageError("--history shows the validation text of the run: leave the text out")
     return training_records(folder, max_records=MAX_SNAPSHOTS)
 
 
@@ -321,7 +340,7 @@ def _check_view(view: str, out: str | None) -> None:
 def _write_records(
     records: Sequence[Record], out: str, *, view: str, layers: list[int] | None, words: bool, attention: str
 ) -> Path:
-    """Write one record in the format of the file's ending, or several as a page."""
+    """Write one record in the format of the file's extension, or several as a page."""
     from regard.view.export import write_record
 
     if len(records) > 1:
@@ -353,7 +372,7 @@ def _parse_layers(text: str) -> list[int] | None:
         return None
     layers = [layer.strip() for layer in text.split(",")]
     if not all(layer.isdecimal() for layer in layers):
-        raise UsageError(f"--layers takes numbers separated by commas, not {text!r}")
+        raise UsageError(f"--full-layers takes numbers separated by commas, not {text!r}")
     return [int(layer) for layer in layers]
 
 

@@ -39,7 +39,7 @@ nearest to each TEXT (or to each line of --in); --vectors reuses their embedding
         Option(["--vectors"], metavar="FILE", help="Embeddings of the corpus, written by `regard embed --out`."),
         Option(["--top-k"], type=click.IntRange(1), default=5, help="Nearest lines to print per text. [default: 5]"),
         ENCODING,
-        *EMBEDDING_OPTIONS,
+        *(option for option in EMBEDDING_OPTIONS if option.opts[0] != "--normalize"),  # a cosine has no length
         *ENGINE_OPTIONS,
     ],
     output=["regard.pipeline.embedding:SimilarityDict", "regard.pipeline.embedding:NeighboursDict"],

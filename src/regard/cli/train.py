@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from regard.config.runs import RunConfig, build_run, run_config_class, tasks_wit
 from regard.config.settings import Knob
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
+from regard.metric_table import default_metrics, metrics_of
 from regard.registry import TASKS, Task
 
 if TYPE_CHECKING:
@@ -126,7 +128,7 @@ HELP = """Train a model on your files.
 """
 TASK_HELP = """{summary}.
 
-FILES: {data}.
+FILES: {data}; they come before the options, or from --recipe.
 
 Ctrl-C finishes the step or epoch and saves a checkpoint; the same command resumes.
 
@@ -202,7 +204,7 @@ def train_command(name: str) -> Verb:
         train_and_report(context, run, out, as_json, listeners=listeners, pinned=pinned)
 
     options = [
-        click.Argument(["files"], nargs=-1, metavar="FILES…"),
+        click.Argument(["files"], nargs=-1, metavar="[FILES]…"),
         Option(
             ["--out"],
             metavar="FOLDER",
@@ -210,12 +212,18 @@ def train_command(name: str) -> Verb:
             section="Run",
             help="Run directory; an unfinished run is resumed.",
         ),
-        Option(["--recipe"], metavar="FILE", section="Run", help="JSON file with settings, or the run.json of a run."),
+        Option(
+            ["--recipe"],
+            metavar="FILE",
+            section="Run",
+            help="JSON file with settings, or the run.json of a run; FILES and options override it. Its paths are "
+            "relative to the working directory.",
+        ),
         Option(
             ["--watch"], is_flag=True, section="Run", help="Open a page that shows attention while the model trains."
         ),
         *dotted_options(
-            in_help_order(config.knobs()),
+            describe_metrics(name, in_help_order(config.knobs())),
             flags=FLAGS,
             sections=SECTIONS,
             skip=SKIPPED,
@@ -240,6 +248,13 @@ def in_help_order(knobs: Iterable[Knob]) -> list[Knob]:
     """Settings in the order of `FLAGS`, those without a short flag last."""
     order = {path: index for index, path in enumerate(FLAGS)}
     return sorted(knobs, key=lambda knob: order.get(knob.path, len(order)))
+
+
+def describe_metrics(task: str, knobs: Iterable[Knob]) -> list[Knob]:
+    """Settings of a task; the help of the metric that selects the best model names those of the task."""
+    choice = f"auto: {', or '.join(default_metrics(task))}. Names: {', '.join(metrics_of(task))}."
+    help = f"Validation metric by which the best model is selected; {choice}"
+    return [replace(knob, help=help) if knob.path == "training.metric" else knob for knob in knobs]
 
 
 def _task_help(name: str, task: Task) -> str:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.model_options import DECODING_OPTIONS, ENGINE_OPTIONS, ENSEMBLE, load_translation_pipeline
+from regard.cli.model_options import (
+    DECODING_OPTIONS,
+    ENGINE_OPTIONS,
+    ENSEMBLE,
+    SPLIT_TEXTS,
+    load_translation_pipeline,
+)
 from regard.cli.options import Option, changed_settings
 from regard.cli.texts import TextInput, process_texts, text_verb
 
@@ -29,7 +35,7 @@ CONSTRAINTS_SECTION = "Constraints"
     HELP,
     [
         Option(["--align"], is_flag=True, help="Add word alignments (0-0 1-2 …) after a tab."),
-        Option(["--no-split"], is_flag=True, help="Translate each text as one sentence."),
+        SPLIT_TEXTS,
         ENSEMBLE,
         Option(
             ["--target-prefix"],
@@ -67,7 +73,7 @@ def translate(
     folder: str,
     inputs: TextInput,
     align: bool,
-    no_split: bool,
+    split: bool,
     ensemble: tuple[str, ...],
     target_prefix: str | None,
     force_word: tuple[str, ...],
@@ -77,7 +83,7 @@ def translate(
 ) -> None:
     """Print the translation of each text."""
     options = {
-        "split": not no_split,
+        "split": split,
         "constraints": _build_constraints(force_word, forbid_word, glossary),
         "prefix": target_prefix or "",
         **changed_settings(context),

@@ -16,7 +16,9 @@ class ReadConfig(Config):
 
     encoding: str = knob("utf-8", "Text encoding of the files.", metavar="NAME")
     format: str = knob(
-        "auto", "File format; auto: by the file extension.", choices=("auto", "lines", "tsv", "csv", "jsonl")
+        "auto",
+        "File format; auto: by the file extension.",
+        choices=("auto", "lines", "tsv", "csv", "jsonl"),
     )
     source: str = knob("", "Column of the source text: a name, or a number from 1.", metavar="COLUMN")
     target: str = knob("", "Column of the target text: a name, or a number from 1.", metavar="COLUMN")
@@ -26,12 +28,15 @@ class ReadConfig(Config):
     label_separator: str = knob("", "Separator between the labels of a multi-label text, such as ';'.")
     header: str = knob(
         "auto",
-        "The first row of a CSV or TSV names its columns; auto: by its cells.",
+        "The first row of a CSV or TSV names its columns; by default that is detected from its cells.",
         choices=("auto", "yes", "no"),
         negated="The first row of a CSV or TSV is data.",
     )
-    delimiter: str = knob("", "Column separator of a CSV; a comma by default.")
-    lenient: bool = knob(False, "Write faulty rows to a reject file and continue.")
+    delimiter: str = knob("", "Column separator of a CSV. [default: a comma]")
+    lenient: bool = knob(
+        False,
+        "Skip malformed rows, or lines, instead of aborting; they go to NAME.rejected.jsonl beside the file NAME.",
+    )
     max_reject: float = knob(
         1.0, "With --lenient: stop when more than this percentage of rows is rejected.", low=0, high=100
     )
@@ -41,7 +46,9 @@ class ReadConfig(Config):
 class TokenizerConfig(Config):
     """How text becomes tokens."""
 
-    kind: str = knob("bpe", "Tokenizer type; bpe is byte-level.", choices=TOKENIZER_KINDS)
+    kind: str = knob(
+        "bpe", "Tokenizer type, with --from that of the model; bpe is byte-level.", choices=TOKENIZER_KINDS
+    )
     vocab_size: int = knob(AUTO, "Vocabulary size; auto: by the size of the corpus.", low=1)
     joint: bool = knob(
         True, "One tokenizer for both languages.", negated="Train one tokenizer per language instead of a joint one."
@@ -53,8 +60,8 @@ class TokenizerConfig(Config):
     )
     extend: str = knob(
         "",
-        "With --from: add subwords to the vocabulary, learned from the training texts, or the words of FILE, one per "
-        "line. Each new embedding starts as the mean of those of its old subwords.",
+        "With --from: extend the vocabulary by the subwords of one trained on the texts (of --vocab-size), or by the "
+        "words of FILE, one per line. A new embedding starts as the mean of those of its old subwords.",
         bare="texts",
         metavar="texts|FILE",
     )
@@ -65,9 +72,16 @@ class DataConfig(Config):
     """Files that a run reads."""
 
     train: tuple[str, ...] = knob((), "Training files: two parallel files, or one with two columns.")
-    valid: tuple[str, ...] = knob((), "Validation files; without any, a small share of the training data is held out.")
+    valid: tuple[str, ...] = knob(
+        (), "Validation files, after FILES; without any, a small part of the training data is held out."
+    )
     read: ReadConfig = knob(ReadConfig, "How files are read.")
-    max_length: int = knob(256, "Longest training sequence in tokens; longer examples are dropped and counted.", low=1)
+    max_length: int = knob(
+        256,
+        "Maximum tokens of a text, special tokens included; a longer one is truncated, or with --from cut into "
+        "windows.",
+        low=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +90,12 @@ class DocumentConfig(Config):
 
     document_boundary: str = knob(
         "auto",
-        "Unit that is one document; auto: paragraphs where a file has blank lines, else lines; for causal-lm whole "
-        "files.",
+        "What one document is: they are held out whole, and a boundary token follows each; auto: paragraphs where a "
+        "file has blank lines, else lines.",
         choices=("auto", "paragraph", "line", "file"),
     )
     sequence_length: int = knob(
-        AUTO, "Tokens per training sequence; documents are concatenated and split; auto: by the model.", low=1
+        AUTO, "Tokens per training sequence, cut from the concatenated documents; auto: by the model.", low=1
     )
 
 
@@ -89,13 +103,21 @@ class DocumentConfig(Config):
 class MaskingConfig(Config):
     """Masking for masked language modelling (Devlin et al. 2019)."""
 
-    mask_rate: float = knob(0.25, "Share of tokens to mask.", low=0.01, high=0.9)
-    mask_token_share: float = knob(0.8, "Share of the masked tokens replaced by the mask token.", low=0, high=1)
+    mask_rate: float = knob(
+        0.25,
+        "Fraction of the tokens to predict (BERT: 0.15); 80 % become the mask token, 10 % a random one.",
+        low=0.01,
+        high=0.9,
+    )
+    mask_token_share: float = knob(0.8, "Fraction of the masked tokens that become the mask token.", low=0, high=1)
     random_token_share: float = knob(
-        0.1, "Share of the masked tokens replaced by a random token; the rest stay unchanged.", low=0, high=1
+        0.1, "Fraction of the masked tokens that become a random token; the rest stay unchanged.", low=0, high=1
     )
     whole_word_masking: bool = knob(False, "Mask all tokens of a word together.")
-    next_sentence: bool = knob(False, "Train next-sentence prediction, too, on pairs of texts.")
+    next_sentence: bool = knob(
+        False,
+        "Train next-sentence prediction, too: each sequence is cut in two, and half of the second parts are random.",
+    )
     pretraining_dropout: float = knob(
         0.0, "Dropout during pre-training; the saved model has 0.1, for fine-tuning.", low=0, high=0.95
     )

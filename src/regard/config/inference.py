@@ -13,7 +13,7 @@ class DecodingConfig(Config):
     """How translations are decoded."""
 
     beam: int = knob(5, "Beam size; 1 is greedy search.", low=1, high=64)
-    nbest: int = knob(1, "Translations returned per sentence.", low=1, high=64)
+    nbest: int = knob(1, "Translations per sentence; at most --beam, unless sampled.", low=1, high=64)
     length_penalty: float = knob(1.0, "Exponent of the length by which scores are divided.", low=0, high=4)
     coverage_penalty: float = knob(0.0, "Weight of the coverage penalty (Wu et al. 2016).", low=0, high=10)
     sample: bool = knob(False, "Sample instead of searching.")
@@ -25,8 +25,8 @@ class DecodingConfig(Config):
     seed: int = knob(1, "Seed of sampling.", low=0)
     diversity_penalty: float = knob(
         0.0,
-        "Diverse beam search: penalty of a token for each better translation of --nbest that has it at the same step; "
-        "0 disables it.",
+        "Diverse beam search with --nbest groups: subtracted from a token's log-probability for each use at the same "
+        "step by the groups before; 0: plain beam search.",
         low=0,
         high=100,
     )
@@ -36,7 +36,7 @@ class DecodingConfig(Config):
     shortlist: bool = knob(
         True,
         "Search only the shortlist of output tokens, where the model has one.",
-        negated="Search the whole vocabulary even where the model has a shortlist.",
+        negated="Disable the lexical shortlist: search the whole vocabulary.",
     )
     batch_tokens: int = knob(2048, "Source tokens per batch.", low=1)
     batch_size: int = knob(64, "Maximum number of sentences per batch.", low=1)
@@ -105,13 +105,13 @@ class RecordConfig(Config):
 
     store: str = knob(
         "auto",
-        "Store attention weights, or queries and keys from which weights are recomputed; auto: by size.",
+        "What the record holds of attention: weights, or queries and keys to recompute them from; auto: by size.",
         choices=("auto", "weights", "queries"),
     )
     store_qkv: str = knob(
         "",
-        "Heads whose queries, keys and values are stored for the view math: encoder.3.self:2, or best.",
-        metavar="HEADS",
+        "Heads whose queries, keys and values the record holds, too, for the view math.",
+        metavar="HEAD,…|best",
     )
     top_k: int = knob(10, "Candidates stored per decoding step.", low=0, high=1000)
     beam_tree: bool = knob(

@@ -24,7 +24,7 @@ class Seq2SeqConfig(Config):
     share_embeddings: bool = knob(True, "One embedding for source and target.")
     tie_embeddings: bool = knob(True, "Use the target embedding as output projection.")
     output_bias: bool = knob(False, "Bias on the output projection.")
-    cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
+    cell: str = knob("lstm", "Recurrent cell (--arch rnn).", choices=CELLS)
     embedding_size: int = knob(256, "Embedding size.", low=1, high=MAX_SIZE)
     hidden_size: int = knob(256, "Hidden size of a cell.", low=1, high=MAX_SIZE)
     num_layers: int = knob(1, "Recurrent layers of encoder and decoder.", low=1, high=16)
@@ -40,17 +40,18 @@ class Seq2SeqConfig(Config):
     )
     attention: str = knob(
         "additive",
-        "Attention score (Bahdanau: additive; Luong: dot, bilinear, concat).",
+        "Attention score of --arch rnn (Bahdanau: additive; Luong: dot, bilinear, concat).",
         choices=ATTENTION_SCORES,
     )
     hard_attention: str = knob(
         "none",
-        "Hard attention to one position, with this gradient estimator; none: soft attention.",
+        "Hard attention of --arch rnn to one position, with this gradient estimator; none: soft attention.",
         choices=HARD_ATTENTION,
     )
     input_feeding: str = knob(
         "none",
-        "Extra input of the decoder cell: none, the last context (Bahdanau) or the last output (Luong).",
+        "Extra input of the decoder cell (--arch rnn): the last context vector (context: Bahdanau) or the last "
+        "attentional state (output: Luong).",
         choices=("none", "context", "output"),
         bare="output",
     )
@@ -237,7 +238,7 @@ class RnnTaggerConfig(Config):
         return f"{self.encoder.summary()}, {self.num_labels} tags"
 
 
-UNKNOWN_ANSWERS = ("error", "wrong")
+UNKNOWN_ANSWERS = ("wrong", "error")
 
 
 @dataclass(frozen=True, kw_only=True)

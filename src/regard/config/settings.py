@@ -82,6 +82,8 @@ class Config:
     """A frozen dataclass of knobs that checks itself on construction."""
 
     excluded: ClassVar[tuple[str, ...]] = ()  # dotted paths of nested settings that mean nothing to this config
+    # dotted path → help of a setting, where it means something more specific here than where it is declared
+    descriptions: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         for setting in self.knobs(deep=False):
@@ -250,7 +252,13 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
             is_auto=field.metadata.get("is_auto", False),
         )
         knobs.append(setting)
-    return tuple(setting for setting in knobs if setting.path not in config.excluded)
+    unknown = config.descriptions.keys() - {setting.path for setting in knobs} if deep else ()
+    assert not unknown, f"{config.__name__} describes settings that it does not have: {sorted(unknown)}"
+    return tuple(
+        dataclasses.replace(setting, help=config.descriptions.get(setting.path, setting.help))
+        for setting in knobs
+        if setting.path not in config.excluded
+    )
 
 
 def _list_nested(name: str, kind: type[Config], default: Any) -> list[Knob]:

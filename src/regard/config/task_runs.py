@@ -8,8 +8,17 @@ from typing import Any, ClassVar, Self
 
 from regard.config.data import DataConfig, DocumentConfig, MaskingConfig, TokenizerConfig
 from regard.config.inference import DecodingConfig
-from regard.config.models import TRANSFORMER_PRESETS, BertConfig, GptConfig, TransformerConfig
+from regard.config.models import (
+    BERT_PRESETS,
+    GPT_PRESETS,
+    TRANSFORMER_PRESETS,
+    BertConfig,
+    GptConfig,
+    TransformerConfig,
+)
 from regard.config.rnn_models import (
+    ELMO_PRESETS,
+    RNN_TEXT_PRESETS,
     ElmoConfig,
     MemoryNetworkConfig,
     RnnClassifierConfig,
@@ -28,7 +37,6 @@ from regard.config.training import (
 )
 from regard.errors import ConfigError
 
-PRESETS = ("auto", "micro", "tiny", "mini", "small", "medium", "base", "big", "large", "custom")
 PAIR_COLUMNS = ("data.read.source", "data.read.target")
 TEXT_COLUMNS = ("data.read.text", "data.read.label")
 LABEL_COLUMNS = ("data.read.pair", "data.read.label_separator")
@@ -52,6 +60,16 @@ FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretra
 }
 
 
+def preset_knob(sizes: Mapping[str, tuple[int, int]], *, family: str, unit: str = "layers × hidden size") -> Any:
+    """Declare the setting of the model size, from the sizes of each preset; `custom` takes those of the family."""
+    table = ", ".join(f"{name} {num_layers}×{hidden_size}" for name, (num_layers, hidden_size) in sizes.items())
+    return knob(
+        "auto",
+        f"Model size; {unit}: {table}; auto: by the size of the data; custom: by --{family}.NAME, see --help-all.",
+        choices=("auto", *sizes, "custom"),
+    )
+
+
 def without_label_smoothing() -> TrainingConfig:
     """Default training of all tasks but translation."""
     return TrainingConfig(label_smoothing=0.0)
@@ -62,10 +80,18 @@ class TranslateRun(BatchRun):
     """A translation model."""
 
     excluded: ClassVar[tuple[str, ...]] = (*TEXT_COLUMNS, *LABEL_COLUMNS)
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "training.batch_tokens": "Tokens per batch on the longer side, source or target, without padding; auto: by the "
+        "size of the data.",
+        "data.max_length": "Maximum tokens of a source or target text; longer pairs are left out and counted.",
+    }
 
     task: str = knob("translate", "Task to train.", choices=("translate",))
     architecture: str = knob("transformer", "Model architecture.", choices=("transformer", "rnn"))
-    preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
+    preset: str = preset_knob(
+        {name: (preset.encoder.num_layers, preset.hidden_size) for name, preset in TRANSFORMER_PRESETS.items()},
+        family="model",
+    )
     model: TransformerConfig = knob(TransformerConfig, "Transformer; used where the preset is custom.")
     seq2seq: Seq2SeqConfig = knob(
         Seq2SeqConfig, "Model with --arch rnn; the preset sets its sizes unless it is custom."
@@ -160,8 +186,9 @@ class LabelledRun(FineTunedRun):
         "rnn_": "rnn",
     }
 
-    architecture: str = knob("rnn", "Model architecture.", choices=("rnn", "bert"))
-    preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
+    architecture: str = knob(
+        "rnn", "Model architecture; --from implies bert, a pretrained encoder.", choices=("rnn", "bert")
+    )
     training: TrainingConfig = knob(without_label_smoothing, "Training.")
 
     @classmethod
@@ -197,6 +224,11 @@ class LabelledRun(FineTunedRun):
                 )
 
 
+def _rnn_text_preset(family: str) -> Any:
+    sizes = {name: (preset.num_layers, preset.hidden_size) for name, preset in RNN_TEXT_PRESETS.items()}
+    return preset_knob(sizes, family=family, unit="layers × hidden size of the RNN")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassifyRun(LabelledRun):
     """A text classifier."""
@@ -208,6 +240,7 @@ class ClassifyRun(LabelledRun):
     )
 
     task: str = knob("classify", "Task to train.", choices=("classify",))
+    preset: str = _rnn_text_preset("rnn_classifier")
     rnn_classifier: RnnClassifierConfig = knob(
         RnnClassifierConfig, "RNN classifier; the preset sets its sizes unless it is custom."
     )
@@ -218,9 +251,13 @@ class TagRun(LabelledRun):
     """A token classifier."""
 
     excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE)
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "fine_tuning.test": "Test file in CoNLL columns, scored at the end; with --seeds, once per seed.",
+    }
     preset_sizes: ClassVar[tuple[str, ...]] = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
 
     task: str = knob("tag", "Task to train.", choices=("tag",))
+    preset: str = _rnn_text_preset("rnn_tagger")
     rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "RNN tagger; the preset sets its sizes unless it is custom.")
 
 
@@ -241,6 +278,11 @@ class AnswerRun(FineTunedRun):
         *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
         *(*ONE_LANGUAGE, *TRAINED_TOKENIZER, "fine_tuning.features", "fine_tuning.class_weights"),
     )
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "data.max_length": "Maximum tokens of question and passage, special tokens included; a longer passage is cut "
+        "into windows.",
+        "fine_tuning.test": "Test file in SQuAD format, scored at the end; with --seeds, once per seed.",
+    }
 
     task: str = knob("answer", "Task to train.", choices=("answer",))
     data: DataConfig = knob(_passage_data, "Data files.")
@@ -259,9 +301,12 @@ class LanguageModelRun(BatchRun):
 
     excluded: ClassVar[tuple[str, ...]] = TEXT_ONLY
 
-    preset: str = knob("auto", "Model size; auto: by the size of the data.", choices=PRESETS)
     training: TrainingConfig = knob(without_label_smoothing, "Training.")
     documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
+
+
+def _stack_sizes(presets: Mapping[str, BertConfig] | Mapping[str, GptConfig]) -> dict[str, tuple[int, int]]:
+    return {name: (preset.stack.num_layers, preset.hidden_size) for name, preset in presets.items()}
 
 
 def _lower_case_wordpiece() -> TokenizerConfig:
@@ -275,6 +320,7 @@ class MaskedLMRun(LanguageModelRun):
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"bert.{name}" for name in STACK_SIZES)
 
     task: str = knob("masked-lm", "Task to train.", choices=("masked-lm",))
+    preset: str = preset_knob(_stack_sizes(BERT_PRESETS), family="bert")
     tokenizer: TokenizerConfig = knob(_lower_case_wordpiece, "Tokenizer.")
     bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
     masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
@@ -290,8 +336,13 @@ class CausalLMRun(LanguageModelRun):
     """A causal language model."""
 
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"gpt.{name}" for name in STACK_SIZES)
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "documents.document_boundary": "What one document is; a boundary token follows each. Documents are held out "
+        "whole, except files, whose ends are held out; auto: file.",
+    }
 
     task: str = knob("causal-lm", "Task to train.", choices=("causal-lm",))
+    preset: str = preset_knob(_stack_sizes(GPT_PRESETS), family="gpt")
     gpt: GptConfig = knob(GptConfig, "Causal language model; the preset sets its sizes unless it is custom.")
 
 
@@ -306,6 +357,9 @@ class ElmoRun(LanguageModelRun):
     preset_sizes: ClassVar[tuple[str, ...]] = ("elmo.hidden_size",)
 
     task: str = knob("elmo", "Task to train.", choices=("elmo",))
+    preset: str = preset_knob(
+        {name: (preset.num_layers, preset.hidden_size) for name, preset in ELMO_PRESETS.items()}, family="elmo"
+    )
     elmo: ElmoConfig = knob(ElmoConfig, "ELMo language model; the preset sets its sizes unless it is custom.")
 
 

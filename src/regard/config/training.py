@@ -19,13 +19,12 @@ class ComputeConfig(Config):
     seed: int = knob(1, "Seed of data order, dropout and initial weights.", low=0)
     metric: str = knob(
         "auto",
-        "Validation metric by which the best model is selected, such as accuracy, macro_f1, mcc or chrf; auto: that of "
-        "the task.",
+        "Validation metric by which the best model is selected; auto: that of the task.",
         metavar="NAME",
     )
     max_checkpoints: int = knob(2, "Checkpoints to keep.", low=2)
     threads: int = knob(
-        AUTO, "CPU threads; auto: OMP_NUM_THREADS, or one or all cores, whichever is faster in a short timing.", low=1
+        AUTO, "CPU threads; auto: OMP_NUM_THREADS, or one or all cores, whichever a benchmark finds faster.", low=1
     )
     device: str = knob("cpu", "Device: cpu, cuda, cuda:1 or mps.", metavar="NAME")
     tensorboard: bool = knob(False, "Write TensorBoard logs to the run directory (needs the extra tensorboard).")
@@ -60,21 +59,27 @@ class ComputeConfig(Config):
 class TrainingConfig(ComputeConfig):
     """How a model is trained."""
 
-    steps: int = knob(AUTO, "Training length in updates; auto: by the other limits, or by the data.", low=1)
-    epochs: float = knob(AUTO, "Training length in epochs; auto: by the other limits, or by the data.", low=0)
-    minutes: float = knob(
+    steps: int = knob(
         AUTO,
-        "Training length in minutes of wall-clock time, from the start of the command to the saved model; auto: by the "
-        "other limits, or by the data.",
+        "Maximum updates; auto: no limit.",
+        low=1,
+    )
+    epochs: float = knob(
+        AUTO,
+        "Maximum epochs; auto: no limit, or by the size of the data without --minutes and --steps.",
         low=0,
     )
-    batch_tokens: int = knob(
-        AUTO, "Tokens per batch, of translations target tokens; auto: by the size of the data.", low=1
+    minutes: float = knob(
+        AUTO,
+        "Maximum minutes of wall-clock time, from the start of the command to the saved model; auto: no limit. A run "
+        "ends at the first limit that it reaches: --minutes, --epochs or --steps.",
+        low=0,
     )
+    batch_tokens: int = knob(AUTO, "Tokens per batch, without padding; auto: by the size of the data.", low=1)
     accumulation_steps: int = knob(1, "Batches per update (gradient accumulation).", low=1)
     accumulation_ramp: float = knob(
         0.0,
-        "Share of training over which accumulation grows from one batch to all; 0 accumulates all from the start.",
+        "Fraction of training over which accumulation grows from one batch to all; 0 accumulates all from the start.",
         low=0,
         high=1,
     )
@@ -83,7 +88,9 @@ class TrainingConfig(ComputeConfig):
         "Muon for hidden matrices with AdamW for the rest, or AdamW for all.",
         choices=OPTIMIZERS,
     )
-    learning_rate: float = knob(AUTO, "Base learning rate; auto scales it with the hidden size.", low=0)
+    learning_rate: float = knob(
+        AUTO, "Peak learning rate; auto: by the hidden size and the optimizer, lower with --from.", low=0
+    )
     muon_learning_rate: float = knob(
         AUTO, "Learning rate of Muon; auto: in proportion to the base rate, usually 0.02.", low=0
     )
@@ -120,7 +127,7 @@ class TrainingConfig(ComputeConfig):
     evaluate_every: int = knob(AUTO, "Updates between evaluations; auto: by the length of training.", low=1)
     save_every: int = knob(AUTO, "Updates between checkpoints; auto: about one a minute.", low=1)
     precision: str = knob(
-        "auto", "Compute precision; auto: the faster one by a short timing.", choices=("auto", "float32", "bf16")
+        "auto", "Compute precision; auto: the faster one in a benchmark.", choices=("auto", "float32", "bf16")
     )
     workers: int = knob(1, "Processes on this machine (data parallel).", low=1)
     worker_timeout: float = knob(
@@ -198,9 +205,15 @@ class FineTuningConfig(Config):
         low=0,
     )
     seeds: int = knob(
-        1, "Train with N seeds, one after another, and report mean and standard deviation.", low=1, high=1000
+        1,
+        "Train with N seeds from --seed upwards, one after another; report mean and standard deviation, and keep the "
+        "model with the best validation metric.",
+        low=1,
+        high=1000,
     )
-    test: str = knob("", "Test file, scored at the end; with --seeds, once per seed.", metavar="FILE")
+    test: str = knob(
+        "", "Test file with texts and labels, scored at the end; with --seeds, once per seed.", metavar="FILE"
+    )
     class_weights: str = knob(
         "none",
         "Class weights in the loss; balanced: inversely proportional to the frequency of a label.",
@@ -244,7 +257,9 @@ class MemoryTrainingConfig(ComputeConfig):
     epochs: int = knob(AUTO, "Epochs; auto: as published, 100 for one task, 60 for several.", low=1)
     lr_halving_epochs: int = knob(AUTO, "Epochs between halvings of the learning rate; auto: a quarter of all.", low=1)
     learning_rate: float = knob(
-        AUTO, "Initial learning rate; auto: as published, 0.01, or 0.005 with a linear start.", low=0
+        AUTO,
+        "Initial learning rate; auto, as published: 0.005 with the linear start (the default), 0.01 without.",
+        low=0,
     )
     max_gradient_norm: float = knob(
         40.0, "Clip the gradient of each embedding to this norm; 0 disables clipping.", low=0
@@ -255,11 +270,11 @@ class MemoryTrainingConfig(ComputeConfig):
     )
     linear_start_patience: int = knob(30, "Epochs without a lower held-out loss that end the linear start.", low=1)
     random_noise: float = knob(
-        0.1, "Share of empty memories inserted between sentences during training.", low=0, high=1
+        0.1, "Fraction of empty memories inserted between sentences during training.", low=0, high=1
     )
-    validation_share: float = knob(0.1, "Share of the questions held out to end the linear start.", low=0, high=0.9)
+    validation_share: float = knob(0.1, "Fraction of the questions held out to end the linear start.", low=0, high=0.9)
     unknown_answers: str = knob(
         "wrong",
-        "Validation questions whose answer never occurs in training: count them as wrong, or raise an error.",
+        "Validation questions whose answer never occurs in training: count as wrong, or stop with an error.",
         choices=UNKNOWN_ANSWERS,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.config.settings import AUTO
 from regard.errors import RegardError, UsageError, nearest
-from regard.metric_table import METRICS
+from regard.metric_table import METRICS, metrics_of
 from regard.registry import TASKS, TaskMetrics, resolve
 from regard.tasks.predictions import PredictedTranslations, Predictions
 
@@ -38,8 +38,7 @@ class Scoring:
 
     def check(self, kind: str = "") -> None:
         """Refuse a requested metric that is unknown, or not for the task or the kind of predictions."""
-        kinds = {kind} if kind else TASKS[self.task].metrics.keys()
-        known = [name for name, metric in METRICS.items() if not kinds or kinds & metric.functions.keys()]
+        known = [name for name in METRICS if kind in METRICS[name].functions] if kind else metrics_of(self.task)
         choice = f"choose one of {', '.join(known)}"
         for name in self.requested:
             if name not in METRICS:

@@ -148,7 +148,7 @@ def test_the_command_line_classifies_texts(classifier: Path, capfd: Output) -> N
 def test_a_page_of_errors_is_written(classifier: Path, tmp_path: Path, capfd: Output) -> None:
     (tmp_path / "test.tsv").write_text("the w1 was lovely\tbad\nthe w2 was <grim>\tbad\nthe w3 was warm\tgood\n")
     path = tmp_path / "errors.html"
-    assert run(["evaluate", str(classifier), str(tmp_path / "test.tsv"), "--errors", str(path), "--threads", "1"]) == 0
+    assert run(["evaluate", str(classifier), str(tmp_path / "test.tsv"), "--page", str(path), "--threads", "1"]) == 0
     page = path.read_text()
     assert "1 of 3 texts" in page
     assert "Doubtful labels" in page
