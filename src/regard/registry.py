@@ -180,6 +180,7 @@ class Task:
     run_config: Any = None  # subclass of RunConfig
     summary: str = ""  # of `regard train`: what is trained
     data: str = ""  # what the files hold
+    columns: str = ""  # which columns of a table are read
     commands: tuple[str, ...] = ()  # examples of `regard train`
     experiments: Mapping[str, Any] = field(default_factory=dict)  # architecture → (RunConfig, folder) → Experiment
     procedure: Any = None  # (RunContext) → TrainingProcedure
@@ -213,11 +214,12 @@ TASKS: Registry[Task] = Registry(
             },
             run_config=f"{_RUNS}:TranslateRun",
             summary="train a translation model: a Transformer, or an RNN with attention",
-            data="two parallel files, or one with two columns (.tsv, .csv, .jsonl; .gz too)",
+            data="two parallel files, source then target, or one with two columns (.tsv, .csv, .jsonl; .gz too)",
             commands=(
                 "train.en train.de --valid val.en val.de --out runs/en-de",
                 "pairs.tsv --minutes 30 --out runs/x",
                 "mine.tsv --from runs/en-de --out runs/mine",
+                "train.de train.en --arch rnn --attention dot --input-feeding output --out runs/de-en",
                 "--recipe recipes/multi30k-en-de.json --out runs/x",
             ),
             experiments={
@@ -247,8 +249,11 @@ TASKS: Registry[Task] = Registry(
             run_config=f"{_RUNS}:ClassifyRun",
             summary="fine-tune or train a text classifier",
             data="labelled texts: a file with two columns (.tsv, .csv, .jsonl; .gz too), or two files",
+            columns="those named text and label in the first row, else the first and the second of exactly two; --text "
+            "and --label select others, by name or number, and `evaluate`, `heads` and `distil` then use them, too",
             commands=(
                 "reviews.csv --from bert-base-uncased --out runs/mood",
+                "survey.csv --text review --label sentiment --minutes 5 --out runs/survey",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={

@@ -15,6 +15,7 @@ LANGUAGE = "--preset custom --elmo.hidden_size 8 --steps 3 --threads 1 --precisi
 CLASSIFY = "--tokenizer words --preset custom --rnn_classifier.encoder.hidden_size 8".split()
 CLASSIFY += "--rnn_classifier.encoder.embedding_size 8".split()
 CLASSIFY += "--steps 50 --threads 1 --precision float32 --batch-tokens 64".split()
+WORDS = [("lovely", "good"), ("dull", "bad"), ("bright", "good"), ("grim", "bad")]
 MOODS = {"good": ("lovely", "bright", "warm"), "bad": ("dull", "grim", "cold")}
 
 
@@ -74,6 +75,49 @@ def test_texts_are_labelled_in_order(workspace: Path, capfd: Output, tmp_path: P
     assert set(predictions[0]["probabilities"]) == {"good", "bad"}
     assert run([*command, "--out", str(tmp_path / "out.tsv")]) == 0
     assert [line.split("\t")[0] for line in (tmp_path / "out.tsv").read_text().splitlines()] == ["bad", "", "good"]
+
+
+def test_json_lines_go_into_the_file(workspace: Path, capfd: Output, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("the w1 was cold\nthe w2 was warm\n")
+    command = ["classify", str(workspace / "mood"), "--in", str(tmp_path / "in.txt"), "--threads", "1"]
+    assert run([*command, "--json", "--out", str(tmp_path / "out.jsonl")]) == 0
+    assert capfd.readouterr().out == ""
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["the w1 was cold", "the w2 was warm"]
+
+
+def test_a_test_set_is_read_with_the_columns_of_the_run(workspace: Path, capfd: Output, tmp_path: Path) -> None:
+    rows = [f"{index},the w{index} was {word},{label}" for index, (word, label) in enumerate(WORDS * 6)]
+    data = tmp_path / "data.csv"
+    data.write_text("\n".join(["id,review,sentiment", *rows]))
+    out = str(tmp_path / "run")
+    columns = ["--text", "review", "--label", "sentiment"]
+    command = ["train", "classify", str(data), *columns, "--features", str(workspace / "elmo"), "--out", out]
+    assert run([*command, *CLASSIFY, "--steps", "2"]) == 0
+    capfd.readouterr()
+    evaluate = ["evaluate", out, str(data), "--threads", "1"]
+    assert run([*evaluate, "--json"]) == 0
+    inherited = capfd.readouterr().out
+    assert run([*evaluate, "--json", *columns]) == 0
+    assert capfd.readouterr().out == inherited
+    assert json.loads(inherited)["texts"] == len(rows)
+    other = tmp_path / "other.csv"
+    other.write_text(data.read_text().replace("id,review,sentiment", "id,text,label"))
+    assert run(["evaluate", out, str(other), "--threads", "1"]) == 2
+    assert "no column 'review' — there are id, text, label: select one with --text" in capfd.readouterr().err
+    assert run(["evaluate", out, str(other), "--threads", "1", "--text", "text", "--label", "label", "--json"]) == 0
+    assert capfd.readouterr().out == inherited
+    assert run(["heads", out, str(data), "--threads", "1", "--sample", "4", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["sample"] == 4
+
+
+def test_naming_a_metric_of_the_task_adds_nothing(workspace: Path, capfd: Output) -> None:
+    command = ["evaluate", str(workspace / "mood"), str(workspace / "test.csv"), "--threads", "1"]
+    for flag in ([], ["--json"]):
+        assert run([*command, *flag]) == 0
+        expected = capfd.readouterr().out
+        assert run([*command, *flag, "--metric", "accuracy", "--metric", "macro_f1", "--metric", "accuracy"]) == 0
+        assert capfd.readouterr().out == expected
 
 
 def test_a_test_set_is_evaluated(workspace: Path, capfd: Output) -> None:

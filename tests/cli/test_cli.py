@@ -16,7 +16,7 @@ import pytest
 
 from regard.cli import VERBS, regard, run
 from regard.cli.options import KnobOption
-from regard.cli.renamed import RENAMED
+from regard.cli.renamed import RENAMED, SYNONYMS
 from regard.cli.train import configure_run, train_command
 from regard.config.models import TransformerConfig
 from regard.config.runs import build_run, run_config_class, trained_tasks
@@ -93,6 +93,22 @@ def test_the_help_of_a_task_is_short(task: str, capfd: pytest.CaptureFixture[str
     assert set(common) < set(everything)
     assert {"--out", "--valid", "--seed", "--help-all"} <= set(common)
     assert len(everything) == len(set(everything))
+
+
+@pytest.mark.parametrize("name", sorted(verbs()))
+def test_the_help_lists_a_setting_once(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    verb = verbs()[name]
+    options = {flag: option for option in verb.params for flag in (*option.opts, *option.secondary_opts)}
+    has_help_all = "--help-all" in options
+    assert run([*name.split(), "--help-all" if has_help_all else "--help"]) == 0
+    flags = re.findall(r"^  (--[\w.-]+)", capfd.readouterr().out, re.MULTILINE)
+    listed = [flag for flag in flags if flag.replace("--no-", "--") not in flags or not flag.startswith("--no-")]
+    settings = [option.path for flag in listed if isinstance(option := options.get(flag), KnobOption)]
+    assert len(settings) == len(set(settings))
+
+
+def test_the_synonyms_of_verbs_lead_to_verbs() -> None:
+    assert set(SYNONYMS.values()) <= set(VERBS) and not set(SYNONYMS) & set(VERBS)
 
 
 @pytest.mark.parametrize("name", sorted(verbs()))
@@ -178,6 +194,7 @@ def test_an_option_of_another_task_is_answered_with_its_tasks(capfd: pytest.Capt
     ("arguments", "message"),
     [
         (["trian"], "did you mean train?"),
+        (["export", "runs/mood", "out"], "no such command: export (did you mean convert?)"),
         (["train", "translate", "--setps", "3"], "no such option: --setps (did you mean --steps?)"),
         (["train", "translate", "--out", "x", "--model.encoder.layer=3"], "--model.encoder.num_layers"),
         (["train", "translate", "a.tsv"], "missing option '--out'"),

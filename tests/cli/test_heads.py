@@ -136,7 +136,9 @@ def test_heads_are_reported_as_a_table_a_page_and_lines(
     assert cli.run([*command, "--json", "--metric", "bleu", "--out", str(tmp_path / "heads.html")]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["metric"] == "bleu" and len(report["heads"]) == 20 and report["sample"] == 3
-    assert (tmp_path / "heads.html").read_text("utf-8").startswith("<!doctype html>")
+    page = (tmp_path / "heads.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert all(f">{head['head']}<" in page for head in report["heads"]), "the page has all heads"
     assert cli.run([*command, "--out", str(tmp_path / "heads.tsv")]) == 0
     assert len((tmp_path / "heads.tsv").read_text("utf-8").splitlines()) == 21
     capsys.readouterr()

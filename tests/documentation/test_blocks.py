@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from regard.cli import regard as command_line
 from regard.plugins import TABLES
 from regard.registry import Registry, resolve
 from regard.report import demo
@@ -56,6 +60,24 @@ def test_the_blocks_of_a_page_run(page: str, workspace: Workspace) -> None:
 def test_every_block_has_a_known_language(page: str) -> None:
     for block in blocks(ROOT / page):
         assert block.language in (*RUN, *SHOWN), f"{block.location}: a block is {', '.join((*RUN, *SHOWN))}"
+
+
+def test_the_table_of_tasks_has_a_valid_command_in_every_row() -> None:
+    _, _, section = (ROOT / "README.md").read_text("utf-8").partition("## Tasks\n")
+    rows = re.findall(r"^\| .* \| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)[2:]
+    assert len(rows) > 15
+    for row in rows:
+        if row == "the same command again":
+            continue
+        match = re.fullmatch(r"`regard (.*)`", row)
+        assert match, row
+        name, *arguments = shlex.split(match[1])
+        verb = command_line.get_command(click.Context(command_line), name)
+        if isinstance(verb, click.Group):
+            name, *arguments = arguments
+            verb = verb.get_command(click.Context(verb), name)
+        assert verb is not None, row
+        verb.make_context(name, arguments)  # raises for an option or argument that is unknown or missing
 
 
 def test_a_failing_block_is_reported_with_its_location(workspace: Workspace) -> None:

@@ -108,6 +108,8 @@ def write_files(folder: Path) -> None:
         shutil.copy(folder / sample, folder / name)
     for name, text in TEXTS.items():
         (folder / name).write_text(text)
+    reviews = (folder / "reviews.csv").read_text()
+    (folder / "survey.csv").write_text(reviews.replace("text,label", "review,sentiment", 1))
 
 
 @pytest.mark.parametrize("example", examples())

@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from regard import __version__
-from regard.cli.renamed import replacement
+from regard.cli.renamed import SYNONYMS, replacement
 from regard.errors import CheckpointWarning, RegardError, nearest
 from regard.registry import PluginWarning
 
@@ -38,7 +38,7 @@ VERBS = {
     "heads": ("heads", "statistics and importance of every attention head on your data"),
     "compare": ("compare", "several models on one data set: one report"),
     "info": ("info", "contents and state of a model or run folder"),
-    "convert": ("convert", "convert a model to another format"),
+    "convert": ("convert", "export a model to ONNX, CTranslate2 or Hugging Face, or pack it for the engine"),
     "data": ("data", "check, clean, join or generate data files"),
     "doctor": ("doctor", "report on this machine: processor, kernels, extras, advice"),
     "bench": ("bench", "throughput and latency of a model on this machine"),
@@ -75,7 +75,9 @@ class Verbs(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Import the module of a verb and return its command."""
         if name not in VERBS:
-            context.fail(f"no such command: {name}{nearest(name, VERBS)}")
+            synonym = SYNONYMS.get(name)
+            suggestion = f" (did you mean {synonym}?)" if synonym else nearest(name, VERBS)
+            context.fail(f"no such command: {name}{suggestion}")
         module_name, _ = VERBS[name]
         module = importlib.import_module(f"regard.cli.{module_name}")
         command = getattr(module, name)

@@ -22,7 +22,6 @@ from regard.cli.texts import TextInput, process_texts, text_verb
 from regard.errors import UsageError
 
 if TYPE_CHECKING:
-    from regard.config.data import ReadConfig
     from regard.data.labelled import LabelledTexts
     from regard.pipeline.classification import ClassificationPipeline, Label
     from regard.text.special_tokens import TruncationReport
@@ -34,6 +33,7 @@ A text longer than the model's limit is read in windows. In a pair of texts, a t
 \b
   regard classify runs/mood "A quiet triumph."
   regard classify runs/mood --in reviews.txt --out labels.tsv
+  regard classify runs/mood --in reviews.txt --json --out labels.jsonl
   regard classify runs/mood --json < reviews.txt
 """
 
@@ -89,7 +89,7 @@ def evaluate_labels(test: TestSet) -> None:
 
     model = load(test.folder, **test.load_options)
     assert isinstance(model, ClassificationPipeline)
-    examples = read_labelled(test.files, _with_label_separator(test.read_config, model))
+    examples = read_labelled(test.files, model.read_config(test.read_config))
     note_each(examples.notes)
     examples.label_matrix(model.labels)  # raises for an unknown label before anything is computed
     batches = (list(model.stream(*_select(examples, window))) for window in iter_windows(range(len(examples))))
@@ -104,19 +104,13 @@ def evaluate_labels(test: TestSet) -> None:
         write_lines(test.page, [errors_page(analysis, title=test.folder)])
         note(f"error analysis: {test.page}")
     if "confusion" in scores:
+        shown: tuple[str, ...] = ("accuracy", "macro_f1")
         lines = _format_single_label(scores, model.labels, model.truncation_report)
     else:
+        shown = ("macro_f1", "micro_f1", "exact_match")
         lines = _format_multi_label(scores, model.truncation_report)
-    lines += test.metric_lines(scores)
+    lines += test.metric_lines(scores, shown=shown)
     print_result({**scores, "truncation": model.truncation_report.to_dict()}, lines, test.as_json)
-
-
-def _with_label_separator(config: ReadConfig, model: ClassificationPipeline) -> ReadConfig:
-    """Read several labels per text as in training, unless the command line sets a separator."""
-    label_separator = model.task.get("label_separator")
-    if model.thresholds is not None and label_separator and not config.label_separator:
-        return config.override({"label_separator": label_separator})
-    return config
 
 
 def _select(examples: LabelledTexts, indices: Sequence[int]) -> tuple[list[str], list[str] | None]:

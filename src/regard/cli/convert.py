@@ -8,15 +8,17 @@ from regard.cli.model_options import MODEL_ARGUMENT
 from regard.cli.options import ALLOW_UNUSED, Option, verb
 from regard.cli.output import print_result
 
-HELP = """Convert MODEL to another format, in the new folder OUT.
+HELP = """Export MODEL to ONNX, CTranslate2 or Hugging Face, or pack it for the engine, in the new folder OUT.
 
 MODEL is a run, a model folder of Regard or of Hugging Face (bert, distilbert, roberta, xlm-roberta, big_bird, electra,
-albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a model on the hub.
+albert, modernbert, gpt2, gpt_neox, marian, pegasus), or the name of a model on the hub. ONNX is for encoders, with any
+head, and causal language models, CTranslate2 for translation models. The extra onnx or convert is needed for them:
+pip install 'regard[onnx]' or 'regard[convert]'.
 
 \b
   regard convert runs/en-de out/ --to huggingface
   regard convert runs/en-de fast/ --to ctranslate2
-  regard convert runs/mood out/ --to onnx
+  regard convert runs/mood onnx-mood --to onnx
   regard convert bert-base-uncased out/
   regard convert runs/en-de small/ --precision int8
   regard convert runs/en-de quick/ --precision int8 --shortlist train.en train.de

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,10 @@ HELP = """Distil the classifier, tagger or question answering model in MODEL int
 
 The student starts from some of the teacher's layers, evenly spaced, including the first and the last. It learns from
 the teacher's softened probabilities and hidden states, and from the true labels. The final report compares it with its
-teacher: how much of the score remains, and how many times as fast it is.
+teacher: how much of the score remains, and how many times as fast it is. DATA are read with the columns of the
+teacher's training, unless --text or --label is set.
 
-Ctrl-C finishes the step and saves a checkpoint; the same command resumes.
+Interrupted or killed: repeat the same command; it continues from the last checkpoint (about one a minute).
 
 \b
   regard distil runs/mood reviews.csv --student-layers 3 --out runs/mood-small
@@ -102,9 +103,22 @@ def distil(context: click.Context, folder: str, files: tuple[str, ...], out: str
             "the number of the student's layers is missing: add --student-layers N, fewer than its teacher has"
         )
     task, metadata = read_teacher(folder)
-    inherited = {path: metadata[name] for name, path in TEACHER_SETTINGS.items() if metadata.get(name)}
-    config = build_run(task, {**inherited, **settings, "pretrained": folder, "data.train": list(files)})
+    config = build_run(
+        task, {**inherited_settings(metadata), **settings, "pretrained": folder, "data.train": list(files)}
+    )
     train_and_report(context, config, out, as_json)
+
+
+def inherited_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a student that are those of its teacher, from the teacher's task.json.
+
+    >>> inherited_settings({"max_length": 64, "label_separator": "", "columns": {"text": "review"}})
+    {'data.max_length': 64, 'data.read.text': 'review'}
+    """
+    from regard.data.labelled import training_columns
+
+    settings = {path: metadata[name] for name, path in TEACHER_SETTINGS.items() if metadata.get(name)}
+    return settings | {f"data.read.{role}": column for role, column in training_columns(metadata).items()}
 
 
 def read_teacher(folder: str) -> tuple[str, dict[str, Any]]:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from regard.pipeline.embedding import EmbeddingDict, EmbeddingPipeline
     from regard.text.special_tokens import TruncationReport
 
-HELP = """Compute an embedding of TEXT, of each line of a file, or of standard input line by line.
+EMBEDDING_MODELS = """MODEL is an encoder: a run, a Hugging Face folder of bert, distilbert, roberta, xlm-roberta,
+big_bird, electra, albert or modernbert, also one of sentence-transformers, or the name of a model on the hub."""
+HELP = f"""Compute an embedding of TEXT, of each line of a file, or of standard input line by line.
 
-MODEL is an encoder: a run, a Hugging Face folder of bert, distilbert, roberta or xlm-roberta, or the name of a model on
-the hub. --out is a NumPy file; without it each embedding is printed as a line of values.
+{EMBEDDING_MODELS}
+
+--out is a NumPy file; without it each embedding is printed as a line of values.
 
 \b
   regard embed runs/adapted --in texts.txt --out vectors.npy
@@ -33,6 +36,7 @@ EMBEDDING_OPTIONS = knob_options(EmbeddingConfig, section="Embeddings")
 @text_verb(
     HELP,
     [*EMBEDDING_OPTIONS, *ENGINE_OPTIONS],
+    json_help="Print one JSON object per input text; with --out, one about the file of embeddings.",
     output=["regard.pipeline.embedding:EmbeddingDict", "regard.pipeline.embedding:EmbeddingFileDict"],
 )
 def embed(context: click.Context, folder: str, inputs: TextInput, **load_options: Any) -> None:

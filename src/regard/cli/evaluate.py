@@ -53,7 +53,8 @@ Translation: BLEU, chrF and TER of the translated source side against the target
 95 % interval, macro-F1 and the confusion matrix; --page writes an error analysis. Token classification (CoNLL
 columns): strict F1 of entities. Question answering (SQuAD format): exact match and F1. Memory networks (bAbI format,
 each file a task): error rate, and how often attention is highest on the supporting sentences. Language models, causal
-or masked: perplexity on plain text. --metric adds others by name.
+or masked: perplexity on plain text. These metrics are always computed; --metric adds others by name. Classifiers are
+evaluated on the columns of their training, unless --text or --label is set.
 
 \b
   regard evaluate runs/en-de test.en test.de
@@ -148,7 +149,7 @@ def evaluate(
         ensemble=ensemble,
         split=split,
         decoding=changed_settings(context, DecodingConfig),
-        metrics=metrics,
+        metrics=tuple(dict.fromkeys(metrics)),
     )
     evaluate_model(test)
 
@@ -190,6 +191,6 @@ def evaluate_translation(test: TestSet) -> None:
         *align_columns(metrics),
         "by source words:",
         *(f"  {line}" for line in align_columns(by_length)),
-        *test.metric_lines(scores),
+        *test.metric_lines(scores, shown=(*SHOWN_METRICS, "exact_match")),
     ]
     print_result({**scores, "by_length": groups}, lines, test.as_json)

@@ -30,7 +30,9 @@ def _list_views() -> str:
 
 HELP = """Draw one view of a model's attention on TEXT; the name of the file selects .svg, .pdf, .png or .tex.
 
-Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Views:
+Without --out the view is printed in the terminal. MODEL may also be a saved record (.json). Layers and heads are
+counted from 0. `figure` draws one view, for a paper or the terminal; `see` writes a page with all views, layers and
+heads, to explore. `translate --align` prints alignments as numbers (0-0 1-2 …), for many texts. Views:
 
 \b
 {views}
@@ -38,6 +40,8 @@ Without --out the view is printed in the terminal. MODEL may also be a saved rec
 \b
   regard figure runs/en-de "Two dogs run in the snow." --view matrix --words --out figure.svg
   regard figure runs/en-de "Two dogs run." --view lines --words --token dogs --site encoder.1.self:2 --out dogs.pdf
+  regard figure runs/en-de "Two dogs run." --view matrix --site encoder.1.self:3 --out head.pdf
+  regard figure runs/en-de "Two dogs run." --view matrix --words
   regard figure bert-base-uncased "A [MASK] runs." --view heads --width page --theme dark --out heads.png
   regard see runs/en-de "Two dogs run." --out dogs.json
   regard figure dogs.json --view decoding

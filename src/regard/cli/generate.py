@@ -33,6 +33,7 @@ SEPARATOR = "―――"  # line between two texts
 @text_verb(
     HELP,
     [*knob_options(GenerationConfig, section="Generation"), *ENGINE_OPTIONS],
+    json_help="Write one JSON object per continuation, on a line of its own; with --out, into the file.",
     output=["regard.pipeline.generation:GenerationDict"],
 )
 def generate(context: click.Context, folder: str, inputs: TextInput, **load_options: Any) -> None:

@@ -124,9 +124,9 @@ class TestSet:
     decoding: Mapping[str, Any] = field(default_factory=dict)  # settings of the search
     metrics: tuple[str, ...] = ()  # names of further metrics
 
-    def metric_lines(self, scores: Mapping[str, Any]) -> list[str]:
-        """Lines of the further metrics, for reading."""
-        return [METRICS[name].format_value(scores[name]) for name in self.metrics]
+    def metric_lines(self, scores: Mapping[str, Any], *, shown: Sequence[str] = ()) -> list[str]:
+        """Lines of the further metrics, for reading, without those that are `shown` anyway."""
+        return [METRICS[name].format_value(scores[name]) for name in self.metrics if name not in shown]
 
 
 Evaluate = Callable[[TestSet], None]

@@ -149,7 +149,8 @@ class Verb(click.Command):
         models: dict[str, list[str]] = {}  # group of a model's settings → their names
         for parameter in self.get_params(context):
             is_advanced = getattr(parameter, "is_advanced", False)
-            if is_advanced and not context.meta.get(HELP_ALL_KEY):
+            is_hidden = getattr(parameter, "hidden", False)
+            if is_hidden or (is_advanced and not context.meta.get(HELP_ALL_KEY)):
                 continue
             group, _, name = getattr(parameter, "path", "").partition(".")
             if is_advanced and group in self.model_groups:

@@ -1,6 +1,9 @@
-"""Options that were renamed before the first release, and the names that replace them."""
+"""Options that were renamed before the first release, and other names of verbs, with the names that replace them."""
 
 from __future__ import annotations
+
+# name of a verb in other tools → our verb
+SYNONYMS = {"export": "convert", "search": "similar", "plot": "figure", "visualize": "see", "visualise": "see"}
 
 # verb, or "" for every verb → old name → new name
 RENAMED: dict[str, dict[str, str]] = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.embed import EMBEDDING_OPTIONS
+from regard.cli.embed import EMBEDDING_MODELS, EMBEDDING_OPTIONS
 from regard.cli.model_options import ENGINE_OPTIONS, MODEL_ARGUMENT
 from regard.cli.options import Option, changed_settings, verb
 from regard.cli.output import note, print_result
@@ -17,13 +17,15 @@ from regard.errors import UsageError
 if TYPE_CHECKING:
     from regard.pipeline.embedding import NeighbourDict, Neighbours, NeighboursDict, SimilarityDict, SimilarPairDict
 
-HELP = """Compute the similarity of texts: the cosine of their embeddings, from -1 to 1.
+HELP = f"""Compute the similarity of texts: the cosine of their embeddings, from -1 to 1.
+
+{EMBEDDING_MODELS}
 
 Two texts are compared with each other; of more, each with every other. With --corpus, find the lines of a file that are
 nearest to each TEXT (or to each line of --in); --vectors reuses their embeddings.
 
 \b
-  regard similar runs/adapted "A man is eating food." "A man is eating a piece of bread."
+  regard similar sentence-transformers/all-MiniLM-L6-v2 "A man is eating food." "A man is eating a piece of bread."
   regard similar runs/adapted "Who paints?" --corpus notes.txt --top-k 3
   regard similar runs/adapted --in questions.txt --corpus notes.txt --vectors notes.npy
 """

@@ -23,7 +23,7 @@ Model = TypeVar("Model")
 TEXTS = click.Argument(["texts"], nargs=-1, metavar="[TEXT]…")
 IN = Option(["--in", "source"], metavar="FILE", help="Read the texts from this file, one per line.")
 OUT = Option(["--out"], metavar="FILE", help="Write here instead of to standard output; .gz is compressed.")
-JSON_HELP = "Write the results as JSON, one object per line."
+JSON_HELP = "Write one JSON object per input text, on a line of its own; with --out, into the file."
 ENCODING = Option(["--encoding"], default="utf-8", metavar="NAME", help="Text encoding of the input. [default: utf-8]")
 
 
@@ -68,7 +68,7 @@ class TextInput:
 
 
 def text_verb(
-    help: str, options: Sequence[click.Parameter] = (), *, output: Output
+    help: str, options: Sequence[click.Parameter] = (), *, output: Output, json_help: str = JSON_HELP
 ) -> Callable[[Callable[..., None]], Verb]:
     """Decorator that turns a function of context, model folder and `TextInput` into a verb."""
 
@@ -87,7 +87,7 @@ def text_verb(
             function(context, folder, inputs, **settings)
 
         parameters = [MODEL_ARGUMENT, TEXTS, IN, OUT, ENCODING, *options]
-        return verb(help, parameters, output=output, json_help=JSON_HELP, name=function.__name__)(call)
+        return verb(help, parameters, output=output, json_help=json_help, name=function.__name__)(call)
 
     return decorate
 

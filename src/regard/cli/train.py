@@ -129,8 +129,9 @@ HELP = """Train a model on your files.
 TASK_HELP = """{summary}.
 
 FILES: {data}; they come before the options, or from --recipe.
-
-Ctrl-C finishes the step or epoch and saves a checkpoint; the same command resumes.
+{columns}
+Interrupted or killed: repeat the same command; it continues from the last checkpoint (about one a minute). Ctrl-C
+finishes the step or epoch and saves one first.
 
 \b
 {commands}
@@ -260,7 +261,8 @@ def describe_metrics(task: str, knobs: Iterable[Knob]) -> list[Knob]:
 def _task_help(name: str, task: Task) -> str:
     summary = task.summary[0].upper() + task.summary[1:]
     commands = "\n".join(f"  regard train {name} {arguments}" for arguments in task.commands)
-    return TASK_HELP.format(summary=summary, data=task.data, commands=commands)
+    columns = f"Columns: {task.columns}.\n" if task.columns else ""
+    return TASK_HELP.format(summary=summary, data=task.data, columns=columns, commands=commands)
 
 
 def _model_groups(config: type[RunConfig]) -> dict[str, str]:

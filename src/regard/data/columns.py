@@ -212,7 +212,7 @@ class _ColumnResolver:
                 raise DataError(
                     f"no column {column!r}{nearest(column, self.header_names)}",
                     location=self.location,
-                    advice=f"there are {', '.join(self.header_names)}",
+                    advice=f"there are {', '.join(self.header_names)}: select one with --{role}",
                 )
             return self.header_names.index(column)
         if not 1 <= int(column) <= self.num_cells:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from regard.formatting import format_names
 
 HELD_OUT_FRACTION = 0.1
 MAX_HELD_OUT = 2000
+COLUMN_ROLES = ("text", "label", "pair")  # settings that select columns
 _MAX_INT64_DIGITS = 18
 
 
@@ -147,6 +149,23 @@ def _split_labels(labels: str, label_separator: str) -> tuple[str, ...]:
 
 def _is_short_integer(label: str) -> bool:
     return label.isascii() and label.isdecimal() and len(label) <= _MAX_INT64_DIGITS
+
+
+def selected_columns(config: ReadConfig) -> dict[str, str]:
+    """Columns that settings select, by role; the others are detected.
+
+    >>> selected_columns(ReadConfig(text="review", label="2"))
+    {'text': 'review', 'label': '2'}
+    """
+    return {role: getattr(config, role) for role in COLUMN_ROLES if getattr(config, role)}
+
+
+def training_columns(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Columns that were selected in training, by role, from the task.json of a model."""
+    columns = metadata.get("columns")
+    if not isinstance(columns, Mapping):
+        return {}
+    return {role: columns[role] for role in COLUMN_ROLES if isinstance(columns.get(role), str)}
 
 
 def read_labelled(

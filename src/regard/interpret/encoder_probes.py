@@ -76,10 +76,7 @@ class LabelProbe:
     @classmethod
     def read(cls, pipeline: ClassificationPipeline, files: Sequence[str], config: ReadConfig) -> LabelProbe:
         """Read files of labelled texts."""
-        label_separator = pipeline.task.get("label_separator")
-        if pipeline.thresholds is not None and label_separator and not config.label_separator:
-            config = config.override({"label_separator": label_separator})
-        return cls(pipeline, read_labelled(files, config))
+        return cls(pipeline, read_labelled(files, pipeline.read_config(config)))
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.backends import EncoderBackend
+from regard.config.data import ReadConfig
 from regard.config.inference import RecordConfig
-from regard.data.labelled import LabelledTexts
+from regard.data.labelled import LabelledTexts, training_columns
 from regard.errors import UsageError
 from regard.hardware import ForkSafeLock
 from regard.pipeline.pickling import PicklablePipeline
@@ -223,6 +224,13 @@ class ClassificationPipeline(PicklablePipeline):
             self.thresholds = [float(task["thresholds"][label]) for label in self.labels]
         self.truncation_report = TruncationReport()
         self._report_lock = ForkSafeLock()
+
+    def read_config(self, config: ReadConfig) -> ReadConfig:
+        """Settings to read labelled texts as in training, columns and label separator, unless `config` has its own."""
+        settings: dict[str, Any] = dict(training_columns(self.task))
+        if self.thresholds is not None:
+            settings["label_separator"] = self.task.get("label_separator") or ""
+        return config.override({name: value for name, value in settings.items() if not getattr(config, name)})
 
     def stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Label]:
         """Yield the label of each text, or pair of texts, in order; a blank text has an empty label."""

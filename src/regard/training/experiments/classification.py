@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from regard.config.settings import AUTO
 from regard.config.task_runs import ClassifyRun, FineTunedRun
-from regard.data.labelled import LabelledTexts, check_labels, hold_out_texts, label_counts, read_labelled
+from regard.data.labelled import (
+    LabelledTexts,
+    check_labels,
+    hold_out_texts,
+    label_counts,
+    read_labelled,
+    selected_columns,
+)
 from regard.formatting import format_names
 from regard.metric_table import SPLITS
 from regard.models.bert import Bert
@@ -182,6 +189,7 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
             "labels": list(self.labels),
             "label_separator": read.label_separator,
             "has_pairs": bool(read.pair),
+            "columns": selected_columns(read),
         }
 
     def trivial_baselines(self) -> list[TrivialBaseline]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from regard.checkpoint.native import TextModelConfig
 from regard.config.rnn_models import RnnClassifierConfig
 from regard.config.task_runs import ClassifyRun
-from regard.data.labelled import LabelledTexts
+from regard.data.labelled import LabelledTexts, selected_columns
 from regard.models import build_model
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.base import Objective
@@ -116,6 +116,10 @@ class TextClassificationExperiment(
         if self.test is not None:
             metrics |= prefix_metrics("test", self.scoring.compute_final(evaluator.predict_labels(self.test)))
         return metrics, metadata
+
+    def metadata(self, evaluator: TextClassificationEvaluator) -> dict[str, Any]:
+        """Entries of task.json that inference needs, and the columns of the data."""
+        return {**super().metadata(evaluator), "columns": selected_columns(self.config.data.read)}
 
 
 class RnnClassificationExperiment(
