@@ -135,6 +135,14 @@ def test_the_help_of_a_task_names_its_own_metrics_and_no_other_task(
     assert set(default_metrics(task)) <= words
 
 
+def test_the_help_of_a_student_is_about_students(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["distil", "--help-all"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    assert "--from" not in text and "SQuAD format, scored" not in text
+    assert "[default: the teacher's]" in text and "[default: 384]" not in text
+    assert "auto: accuracy or micro_f1 or f1. Names:" in text
+
+
 def test_the_help_of_presets_lists_the_sizes_of_the_task_and_no_other_is_accepted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

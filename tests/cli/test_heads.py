@@ -14,6 +14,8 @@ from regard import cli
 from regard.checkpoint.model_dir import save_translator
 from regard.config.inference import DecodingConfig
 from regard.data.synthetic import generate_rows
+from regard.interpret.head_report import COLUMNS
+from regard.registry import TASKS, resolve
 from regard.view.record.parts import METHODS
 from regard.view.record.record import Record
 from tests.encoders import saved_encoder
@@ -181,3 +183,15 @@ def test_synthetic_word_alignments_are_written(tmp_path: Path, capsys: pytest.Ca
     assert alignments.read_text().splitlines() == [" ".join(f"{i}-{j}" for i, j in row.links) for row in rows]
     assert cli.run(["data", "make", "copy", "--count", "2", "--out", str(out), "--alignment", str(alignments)]) == 2
     assert "copy has no word alignments" in capsys.readouterr().err
+
+
+def test_the_help_names_every_metric_and_every_column(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["heads", "--help"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    probes = [resolve(task.probe.partition(".read")[0]) for task in TASKS.values() if task.probe]
+    assert len(probes) >= 7
+    metrics = {name for probe in probes for name in probe.metrics}
+    columns = {title for title, _, _ in COLUMNS}
+    for option, names in {"--metric NAME": metrics, "--sort COLUMN": columns}.items():
+        description = text.partition(option)[2].partition("[default: ")[0]
+        assert [name for name in names if name not in description] == []

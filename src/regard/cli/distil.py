@@ -10,7 +10,7 @@ import click
 
 from regard.cli.model_options import ANY_FORMAT, MODEL_ARGUMENT
 from regard.cli.options import HELP_ALL, Option, changed_settings, dotted_options, verb
-from regard.cli.train import ADVANCED, TRAINING_OUTPUT, in_help_order, train_and_report
+from regard.cli.train import ADVANCED, TRAINING_OUTPUT, describe_metric, in_help_order, train_and_report
 from regard.cli.train import FLAGS as TRAIN_FLAGS
 from regard.cli.train import SECTIONS as TRAIN_SECTIONS
 from regard.config.runs import build_run, run_config_class
@@ -46,6 +46,13 @@ FLAGS = {
     },
 }
 # key of task.json → path of a setting
+DESCRIPTIONS = {  # path of a setting → its help, where a student differs from other models
+    "data.max_length": "Maximum tokens of a row, special tokens included; longer texts are cut into windows. [default: "
+    "the teacher's]",
+    "data.read.format": ANY_FORMAT,
+    "fine_tuning.test": "Test file of the teacher's task, scored at the end; with --seeds, once per seed.",
+    "training.learning_rate": "Peak learning rate; auto: by the hidden size and the optimizer.",
+}
 TEACHER_SETTINGS = {"max_length": "data.max_length", "label_separator": "data.read.label_separator"}
 SECTIONS = {"distillation.": "Student", **TRAIN_SECTIONS}
 GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  # of settings that distillation reads
@@ -62,9 +69,13 @@ def _student_knobs() -> Iterable[Knob]:
     """Settings of a student of any task."""
     tasks = [name for name, task in TASKS.items() if task.distillation is not None]
     knobs = {knob.path: knob for name in tasks for knob in run_config_class(name).knobs()}
-    help = {knob.path: knob.help for name in reversed(tasks) for knob in run_config_class(name).knobs()}
-    help["data.read.format"] = ANY_FORMAT
-    return [replace(knob, help=help[path]) for path, knob in knobs.items() if path.startswith(GROUPS)]
+    declared = {knob.path: knob.help for name in reversed(tasks) for knob in run_config_class(name).knobs()}
+    help = {**declared, **DESCRIPTIONS, "training.metric": describe_metric(tasks)}
+    return [
+        replace(knob, help=help[path], default=None if path in TEACHER_SETTINGS.values() else knob.default)
+        for path, knob in knobs.items()
+        if path.startswith(GROUPS)
+    ]
 
 
 OPTIONS = dotted_options(

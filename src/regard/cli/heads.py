@@ -48,7 +48,7 @@ EXTENSIONS = (".html", ".json", ".tsv")
             default="",
             metavar="NAME",
             help="Metric of importance: loss; bleu (translations); accuracy or f1 (labels, tags); f1 or exact_match "
-            "(answers). [default: the first that the task has]",
+            "(answers); change (embeddings). [default: loss, f1 of answers, change of embeddings]",
         ),
         Option(
             ["--sample"],

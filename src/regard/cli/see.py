@@ -109,7 +109,12 @@ MAX_QKV_WORDS = 256  # up to this length, queries, keys and values of the best h
             is_flag=True,
             help="Show how attention on a validation text changed over the evaluations of a training run.",
         ),
-        Option(["--beam"], section="Decoding", type=click.IntRange(1, 64), help="Beam size of a translation model."),
+        Option(
+            ["--beam"],
+            section="Decoding",
+            type=click.IntRange(1, 64),
+            help="Beam size of a translation model. [default: the model's]",
+        ),
         Option(
             ["--max-new-tokens"],
             section="Decoding",

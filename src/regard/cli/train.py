@@ -224,7 +224,7 @@ def train_command(name: str) -> Verb:
             ["--watch"], is_flag=True, section="Run", help="Open a page that shows attention while the model trains."
         ),
         *dotted_options(
-            describe_metrics(name, in_help_order(config.knobs())),
+            _with_metrics(name, in_help_order(config.knobs())),
             flags=FLAGS,
             sections=SECTIONS,
             skip=SKIPPED,
@@ -251,10 +251,16 @@ def in_help_order(knobs: Iterable[Knob]) -> list[Knob]:
     return sorted(knobs, key=lambda knob: order.get(knob.path, len(order)))
 
 
-def describe_metrics(task: str, knobs: Iterable[Knob]) -> list[Knob]:
-    """Settings of a task; the help of the metric that selects the best model names those of the task."""
-    choice = f"auto: {', or '.join(default_metrics(task))}. Names: {', '.join(metrics_of(task))}."
-    help = f"Validation metric by which the best model is selected; {choice}"
+def describe_metric(tasks: Sequence[str]) -> str:
+    """Help of the metric that selects the best model of these tasks: its default and the names."""
+    defaults = dict.fromkeys(name for task in tasks for name in default_metrics(task))
+    names = dict.fromkeys(name for task in tasks for name in metrics_of(task))
+    choice = f"auto: {' or '.join(defaults)}. Names: {', '.join(names)}."
+    return f"Validation metric by which the best model is selected; {choice}"
+
+
+def _with_metrics(task: str, knobs: Iterable[Knob]) -> list[Knob]:
+    help = describe_metric([task])
     return [replace(knob, help=help) if knob.path == "training.metric" else knob for knob in knobs]
 
 
