@@ -47,7 +47,7 @@ class TokenizerConfig(Config):
     """How text becomes tokens."""
 
     kind: str = knob(
-        "bpe", "Tokenizer type, with --from that of the model; bpe is byte-level.", choices=TOKENIZER_KINDS
+        "bpe", "Tokenizer type, unless a pretrained model has its own; bpe is byte-level.", choices=TOKENIZER_KINDS
     )
     vocab_size: int = knob(AUTO, "Vocabulary size; auto: by the size of the corpus.", low=1)
     joint: bool = knob(
@@ -78,8 +78,8 @@ class DataConfig(Config):
     read: ReadConfig = knob(ReadConfig, "How files are read.")
     max_length: int = knob(
         256,
-        "Maximum tokens of a text, special tokens included; a longer one is truncated, or with --from cut into "
-        "windows.",
+        "Maximum tokens of a text, special tokens included; a longer one is truncated, or cut into windows for a "
+        "pretrained encoder.",
         low=1,
     )
 

@@ -89,7 +89,7 @@ class TrainingConfig(ComputeConfig):
         choices=OPTIMIZERS,
     )
     learning_rate: float = knob(
-        AUTO, "Peak learning rate; auto: by the hidden size and the optimizer, lower with --from.", low=0
+        AUTO, "Peak learning rate; auto: by the hidden size and the optimizer, lower for a pretrained model.", low=0
     )
     muon_learning_rate: float = knob(
         AUTO, "Learning rate of Muon; auto: in proportion to the base rate, usually 0.02.", low=0
