@@ -243,7 +243,6 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         if not self.config.tokenizer.extend:
             return tokenizer
         extended = extend_tokenizer(tokenizer, self.config.tokenizer, texts)
-        self.digests["vocabulary"] = extended.digest
         self.notes.append(describe_extension(tokenizer, extended, texts))
         return extended
 
