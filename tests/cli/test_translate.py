@@ -165,6 +165,24 @@ def test_an_ensemble_of_a_model_with_itself_translates_the_same(workspace: Path,
     assert capfd.readouterr().out == single
 
 
+@pytest.mark.parametrize("flag", ["--split", "--no-split"])
+def test_evaluate_reproduces_translate_with_the_same_flag(
+    workspace: Path, tmp_path: Path, capfd: Output, flag: str
+) -> None:
+    folder = str(workspace / "run")
+    texts = ["a b. C d e.", "d e f"]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{text}\t{text}\n" for text in texts))
+    hypotheses = {name: tmp_path / f"{name}.txt" for name in ("flag", "default")}
+    assert run(["translate", folder, *texts, flag]) == 0
+    translations = read_output(capfd)
+    assert run(["evaluate", folder, str(pairs), flag, "--out", str(hypotheses["flag"])]) == 0
+    assert hypotheses["flag"].read_text().splitlines() == translations
+    assert run(["evaluate", folder, str(pairs), "--out", str(hypotheses["default"])]) == 0
+    is_default = hypotheses["default"].read_text().splitlines() == translations
+    assert is_default == (flag == "--no-split")
+
+
 def test_a_test_set_is_evaluated_and_scored(workspace: Path, tmp_path: Path, capfd: Output) -> None:
     folder = str(workspace / "run")
     test = str(workspace / "test.tsv")
