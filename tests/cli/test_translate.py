@@ -183,6 +183,18 @@ def test_evaluate_reproduces_translate_with_the_same_flag(
     assert is_default == (flag == "--no-split")
 
 
+def test_evaluate_computes_every_metric_that_its_help_names(workspace: Path, capfd: Output) -> None:
+    assert run(["evaluate", "--help"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    names = text.partition(" translate: ")[2].partition(".")[0].split(", ")
+    assert {"bleu", "chrf", "ter"} <= set(names)
+    metrics = [argument for name in names for argument in ("--metric", name)]
+    assert (
+        run(["evaluate", str(workspace / "run"), str(workspace / "test.tsv"), "--beam", "1", *metrics, "--json"]) == 0
+    )
+    assert set(names) <= set(json.loads(capfd.readouterr().out))
+
+
 def test_a_test_set_is_evaluated_and_scored(workspace: Path, tmp_path: Path, capfd: Output) -> None:
     folder = str(workspace / "run")
     test = str(workspace / "test.tsv")

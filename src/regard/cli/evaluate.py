@@ -28,7 +28,7 @@ from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.errors import UsageError
-from regard.metric_table import METRICS, metrics_of
+from regard.metric_table import METRICS, default_metrics, metrics_of
 from regard.registry import TASKS, resolve, usage_hint
 
 
@@ -74,7 +74,9 @@ def _list_metrics() -> str:
     lists: dict[tuple[str, ...], list[str]] = {}
     for task, row in TASKS.items():
         if row.evaluate is not None and row.metrics:
-            lists.setdefault(metrics_of(task), []).append(task)
+            is_language_model = default_metrics(task) == ("loss",)  # other evaluations do not compute a loss
+            names = (name for name in metrics_of(task) if is_language_model or name not in ("loss", "perplexity"))
+            lists.setdefault(tuple(names), []).append(task)
     return ". ".join(f"{', '.join(tasks)}: {', '.join(names)}" for names, tasks in lists.items()) + "."
 
 
