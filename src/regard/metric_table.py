@@ -95,6 +95,21 @@ class MetricTable(Registry[Metric]):
         super().register(name, target, owner=owner)
 
 
+def describe_metric_name(name: str) -> str:
+    """A metric's name, with what it stands for where that is not the same words.
+
+    >>> describe_metric_name("macro_f1"), describe_metric_name("next_accuracy")
+    ('macro_f1', 'next_accuracy (next-sentence accuracy)')
+    """
+    field_name = METRICS[name].field_name
+    is_plain = _letters(field_name) == _letters(name)
+    return name if is_plain else f"{name} ({field_name})"
+
+
+def _letters(text: str) -> str:
+    return "".join(character for character in text.lower() if character.isalnum())
+
+
 METRICS = MetricTable(
     "metric",
     {
@@ -107,7 +122,9 @@ METRICS = MetricTable(
         "perplexity_backward": _loss(
             "perplexity backward", "backward_perplexity", ("bidirectional tokens",), format=POINTS
         ),
-        "perplexity_unigram": _loss("unigram perplexity", "unigram_perplexity", ("masked tokens",), format=POINTS),
+        "perplexity_unigram": _loss(
+            "perplexity of a unigram model", "unigram_perplexity", ("masked tokens",), format=POINTS
+        ),
         "accuracy": Metric(
             "accuracy",
             {

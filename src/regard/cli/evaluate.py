@@ -28,7 +28,7 @@ from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import UNKNOWN_ANSWERS
 from regard.errors import UsageError
-from regard.metric_table import METRICS, default_metrics, metrics_of
+from regard.metric_table import METRICS, default_metrics, describe_metric_name, metrics_of
 from regard.registry import TASKS, resolve, usage_hint
 
 
@@ -77,7 +77,12 @@ def _list_metrics() -> str:
             is_language_model = default_metrics(task) == ("loss",)  # other evaluations do not compute a loss
             names = (name for name in metrics_of(task) if is_language_model or name not in ("loss", "perplexity"))
             lists.setdefault(tuple(names), []).append(task)
-    return ". ".join(f"{', '.join(tasks)}: {', '.join(names)}" for names, tasks in lists.items()) + "."
+    return (
+        ". ".join(
+            f"{', '.join(tasks)}: {', '.join(map(describe_metric_name, names))}" for names, tasks in lists.items()
+        )
+        + "."
+    )
 
 
 PAIR_FLAGS = ("--source", "--target", *TABLE_FLAGS)
@@ -106,7 +111,7 @@ SHOWN_METRICS = ("bleu", "bleu_lowercase", "chrf", "ter")
             ["--unknown-answers"],
             type=click.Choice(UNKNOWN_ANSWERS),
             default="wrong",
-            help="Answers to stories that no training story has: count as wrong, or raise an error. [default: wrong]",
+            help="Answers that never occur in training: stop with an error, or count as wrong. [default: wrong]",
         ),
         *READ_OPTIONS,
         *SEARCH_OPTIONS,

@@ -134,6 +134,7 @@ LAYOUT_SECTION = "Layout"
         ),
         *ENGINE_OPTIONS,
     ],
+    json_help="Print the drawn weights and tokens as JSON; with --out, print the path of the file as JSON.",
     output=["regard.view.record.json_form:FigureFileDict", "regard.view.record.json_form:TerminalViewDict"],
 )
 def figure(

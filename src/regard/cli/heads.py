@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 HELP = """Measure statistics and importance of every attention head of a model on FILES.
 
-Statistics of attention weights: entropy, distance, and the fraction on special tokens, on the previous, same and next
-token, on repetitions of the token, and near the diagonal. For importance, each head is ablated once and the model is
-evaluated on a sample: translation models by the loss of the reference translations or BLEU; classifiers, taggers and
-question answering by loss, accuracy or F1; language models by loss; encoders without a task head by the angle between
-embeddings. For translation models, the head with the best word alignment is named.
+Statistics of attention weights: entropy, distance, and the fraction on special tokens, on the previous token
+(previous), the token itself (itself), the next token (next), other occurrences of the token (same), and near the
+diagonal. The pattern names what dominates; ± is the standard error of importance.
+
+For importance, each head is ablated once and the model is evaluated on a sample: translation models by the loss of the
+reference translations or BLEU; classifiers, taggers and question answering by loss, accuracy or F1; language models by
+loss; encoders without a task head by the angle between embeddings. For translation models, the head with the best word
+alignment is named.
 
 --minutes limits the sample; its size is reported. The sample suffices where the standard errors of importance are small
 beside the differences between heads; four times the examples halve them. Classifiers are measured on the columns of
-their training, unless --text or --label is set. The file of --out has all heads, also without --all.
+their training, unless --text or --label is set. The file of --out has all heads, even without --all.
 
 \b
   regard heads runs/en-de dev.tsv

@@ -21,8 +21,8 @@ HELP = f"""Compute the similarity of texts: the cosine of their embeddings, from
 
 {EMBEDDING_MODELS}
 
-Two texts are compared with each other; of more, each with every other. With --corpus, find the lines of a file that are
-nearest to each TEXT (or to each line of --in); --vectors reuses their embeddings.
+Two texts are compared with each other; more texts are compared pairwise. With --corpus, find the lines of a file that
+are nearest to each TEXT (or to each line of --in); --vectors reuses their embeddings.
 
 \b
   regard similar sentence-transformers/all-MiniLM-L6-v2 "A man is eating food." "A man is eating a piece of bread."

@@ -19,7 +19,7 @@ from regard.config.runs import RunConfig, build_run, run_config_class, tasks_wit
 from regard.config.settings import Knob
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
-from regard.metric_table import default_metrics, metrics_of
+from regard.metric_table import default_metrics, describe_metric_name, metrics_of
 from regard.registry import TASKS, Task
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def describe_metric(tasks: Sequence[str]) -> str:
     """Help of the metric that selects the best model of these tasks: its default and the names."""
     defaults = dict.fromkeys(name for task in tasks for name in default_metrics(task))
     names = dict.fromkeys(name for task in tasks for name in metrics_of(task))
-    choice = f"auto: {' or '.join(defaults)}. Names: {', '.join(names)}."
+    choice = f"auto: {' or '.join(defaults)}. Names: {', '.join(map(describe_metric_name, names))}."
     return f"Validation metric by which the best model is selected; {choice}"
 
 

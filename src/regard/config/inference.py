@@ -87,7 +87,7 @@ class EmbeddingConfig(Config):
     )
     long_texts: str = knob(
         "truncate",
-        "Texts over the maximum length: truncate with a warning, average over windows, or raise an error.",
+        "Texts over the maximum length: truncate with a warning, average over windows, or stop with an error.",
         choices=("truncate", "window", "error"),
     )
     max_length: int = knob(
@@ -110,7 +110,8 @@ class RecordConfig(Config):
     )
     store_qkv: str = knob(
         "",
-        "Heads whose queries, keys and values the record holds, too, for the view math.",
+        "Heads whose queries, keys and values the record holds, too, for the view math; best: the "
+        "alignment head of a translation model, otherwise head 0 of the last layer.",
         metavar="HEAD,…|best",
     )
     top_k: int = knob(10, "Candidates stored per decoding step.", low=0, high=1000)
