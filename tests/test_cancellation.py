@@ -23,7 +23,7 @@ needs_engine = pytest.mark.skipif(bool(unavailable_reason()), reason="no engine"
 
 
 def endless_translator() -> Any:
-    model = translator(output_bias=True)
+    model = translator(output_bias=True, max_positions=MAX_LENGTH)
     with torch.no_grad():
         model.lm_head_bias[model.config.eos_id] = -100.0
     return model

@@ -83,7 +83,7 @@ class EncoderSize:
             stack=stack,
             pad_id=SPECIAL_TOKENS.index("<pad>"),
         )
-        return config.override({"pooler": False, **changes})
+        return config.override({"pooler": changes.get("head") == "label", **changes})
 
 
 @dataclass(frozen=True)

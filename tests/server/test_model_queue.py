@@ -39,7 +39,7 @@ class EndlessModel:
     """A translator that never ends one text, and answers all others at once."""
 
     def __init__(self, backend: str) -> None:
-        model = translator(output_bias=True)
+        model = translator(output_bias=True, max_positions=MAX_LENGTH)
         with torch.no_grad():
             model.lm_head_bias[model.config.eos_id] = -100.0
         self.generator: Any = build_engine(model) if backend == "engine" else model

@@ -107,7 +107,9 @@ def start(pairs: Path, out: Path) -> subprocess.Popen[str]:
 def wait_for(checkpoint: Path, process: subprocess.Popen[str]) -> None:
     """Wait until a run has written a checkpoint."""
     while not checkpoint.exists():
-        assert process.poll() is None or checkpoint.exists(), f"the training ended without {checkpoint}"
+        if process.poll() is not None and not checkpoint.exists():
+            error = process.stderr.read() if process.stderr is not None else ""
+            raise AssertionError(f"the training ended without {checkpoint}: {error}")
         time.sleep(0.01)
 
 

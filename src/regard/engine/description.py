@@ -147,9 +147,9 @@ def _absolute_positions(positions: str) -> str:
 def check_config(config: EngineConfig) -> None:
     """Raise `ConfigError` with the setting that no model in the engine can have, before anything is allocated by it.
 
-    >>> check_config(BertConfig(hidden_size=1_000_000_000))
+    >>> check_config(BertConfig(hidden_size=100_000))
     Traceback (most recent call last):
-    regard.errors.ConfigError: hidden_size (1000000000) must be at most 65536 in the engine
+    regard.errors.ConfigError: hidden_size (100000) must be at most 65536 in the engine
     """
     for setting in config.knobs():
         value = attrgetter(setting.path)(config)

@@ -115,7 +115,10 @@ def test_it_continues_a_pretrained_model_with_its_vocabulary(book: Path, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"preset": "big", **{name: None for name in SMALL if name.startswith("gpt.")}}, "preset must be one of micro"),
+        (
+            {"preset": "big", **{name: None for name in SMALL if name.startswith("gpt.")}},
+            "preset must be one of auto, micro",
+        ),
         ({"data.train": ("digits",)}, "digits: "),
         ({"pretrained": "book.txt"}, "book.txt"),
     ],

@@ -125,7 +125,7 @@ def test_validation_files_and_a_preset_by_the_data(book: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"preset": "big"}, "preset must be one of micro, tiny, small, base"),
+        ({"preset": "big"}, "preset must be one of auto, micro, tiny, small, base"),
         ({"pretrained": "book.txt"}, "book.txt"),
         ({"data.train": ("one.txt",)}, "one document cannot be split"),
     ],

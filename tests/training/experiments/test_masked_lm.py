@@ -214,7 +214,7 @@ def test_an_extended_vocabulary_keeps_the_old_embeddings(book: Path, tmp_path: P
             {"tokenizer.extend": "texts"},
             r"--extend-vocabulary\) extends that of a model",
         ),
-        ({"preset": "big"}, "preset must be one of tiny, mini, small"),
+        ({"preset": "big"}, "preset must be one of auto, tiny, mini, small"),
         ({"documents.sequence_length": 3}, r"documents\.sequence_length \(3\) must be between 4 and 40"),
         ({"documents.sequence_length": 41}, "between 4 and 40, the positions of the model"),
         ({"pretrained": "nothing"}, "nothing"),

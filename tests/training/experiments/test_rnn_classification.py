@@ -198,7 +198,7 @@ def test_truncated_texts_are_reported(data: Path, tmp_path: Path) -> None:
         ("a\tone\nb\ttwo\n", {"data.valid": "data.tsv"}, r"data\.tsv:1: the label 'fruit' is not one that was learned"),
         ("a\tone\nb\ttwo\n", {"fine_tuning.features": "nowhere"}, "nowhere: no such folder"),
         ("a\tone\nb\ttwo\n", {"fine_tuning.features": "."}, r"no config\.json in it"),
-        ("a\tone\nb\ttwo\n", {"preset": "big"}, "preset must be one of tiny, small, base"),
+        ("a\tone\nb\ttwo\n", {"preset": "big"}, "preset must be one of auto, tiny, small, base"),
     ],
 )
 def test_wrong_data_and_settings_are_refused(
