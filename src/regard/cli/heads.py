@@ -75,8 +75,8 @@ EXTENSIONS = (".html", ".json", ".tsv")
             ["--sort"],
             default="importance",
             metavar="COLUMN",
-            help="Column that rows are sorted by: head, pattern, importance, ±, entropy, distance, special, previous, "
-            "itself, next, same, diagonal, alignment or AER. [default: importance]",
+            help="Column that rows are sorted by, the largest numbers first: head, pattern, importance, ±, entropy, "
+            "distance, special, previous, itself, next, same, diagonal, alignment or AER. [default: importance]",
         ),
         Option(["--all", "all_heads"], is_flag=True, help="Show all heads, not only the first 20."),
         Option(["--out"], metavar="FILE", help="Write the table here: .html (a page), .tsv or .json."),

@@ -187,7 +187,7 @@ class LabelledRun(FineTunedRun):
     }
 
     architecture: str = knob(
-        "rnn", "Model architecture; bert: a pretrained encoder, which needs --from.", choices=("rnn", "bert")
+        "rnn", "Model architecture; bert: a pretrained encoder, implied by --from.", choices=("rnn", "bert")
     )
     training: TrainingConfig = knob(without_label_smoothing, "Training.")
 
