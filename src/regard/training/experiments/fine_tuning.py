@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.source import EncoderSource
-from regard.checkpoint.weights import to_arrays
 from regard.config.models import BertConfig
 from regard.config.task_runs import FineTunedRun
 from regard.errors import ConfigError
@@ -24,9 +22,10 @@ from regard.tasks.windows import EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, subsample_indices
+from regard.training.experiments.encoder_start import EncoderStart
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
-from regard.training.vocabulary import extend_tables, load_or_train_tokenizer
+from regard.training.vocabulary import load_or_train_tokenizer
 
 # Defaults where the user sets none.
 LEARNING_RATE_SCALE = 22.0  # over the squared hidden size
@@ -48,32 +47,35 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     problem_type = ""  # of classification
 
     # set by `prepare`
-    pretrained: EncoderSource
+    start: EncoderStart
     special_tokens: SpecialTokens
     max_length: int
-    initial_weights: Mapping[str, Tensor]
 
-    # ---- data and pretrained weights
+    # ---- data and initial weights
 
     def prepare_encoding(self, train: Any) -> None:
-        """Load the pretrained encoder with a head for the labels."""
+        """Load or build what the encoder starts from."""
+        self.start = self.build_start(train)
+        self.digests["start"] = self.start.digest
+        self.model_config = self.start.config
+        self.hidden_size = self.model_config.hidden_size
+        self.reason = self.start.reason
+        self.special_tokens = SpecialTokens(self.start.tokenizer)
+        self.max_length = min(self.start.max_length, self.config.data.max_length)
+
+    def build_start(self, train: Any) -> EncoderStart:
+        """The pretrained encoder with a head for the labels, on request with new subwords or random weights."""
         config = self.config
-        self.pretrained = self.load_pretrained()
-        self.digests["start"] = self.pretrained.digest
-        if config.tokenizer.extend:
-            self.pretrained = self._extend_pretrained(self.pretrained, self.training_texts(train))
-        self.model_config = self.pretrained.config
         origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
         frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
-        self.reason = f"{origin} from {config.pretrained}{frozen}"
-        self.special_tokens = SpecialTokens(self.pretrained.tokenizer)
-        self.max_length = min(self.pretrained.max_length, config.data.max_length)
-        self.hidden_size = self.model_config.hidden_size
-        self.initial_weights = self.pretrained.weights
-        if config.fine_tuning.random_init:
-            model = Bert(self.model_config)
-            initialize_bert(model, config.training.seed)
-            self.initial_weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        start = EncoderStart.from_folder(self.load_pretrained(), f"{origin} from {config.pretrained}{frozen}")
+        if config.tokenizer.extend:
+            old = start.tokenizer
+            tokenizer = load_or_train_tokenizer(
+                self.folder, lambda: self.extend_vocabulary(old, self.training_texts(train))
+            )
+            start = start.with_vocabulary(tokenizer)
+        return start.with_random_weights(config.training.seed) if config.fine_tuning.random_init else start
 
     def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
@@ -83,17 +85,6 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     def training_texts(self, train: Any) -> list[str]:
         """Texts of the training examples, by which the vocabulary is extended."""
         raise NotImplementedError
-
-    def _extend_pretrained(self, pretrained: EncoderSource, texts: Sequence[str]) -> EncoderSource:
-        """Extend the tokenizer of the pretrained encoder, and its token tables."""
-        old = pretrained.tokenizer
-        tokenizer = load_or_train_tokenizer(self.folder, lambda: self.extend_vocabulary(old, texts))
-        return replace(
-            pretrained,
-            tokenizer=tokenizer,
-            config=pretrained.config.override({"vocab_size": tokenizer.vocab_size}),
-            arrays=to_arrays(extend_tables(pretrained.weights, old, tokenizer)),
-        )
 
     def choose_training_settings(self) -> dict[str, float]:
         """Training settings that suit the task; other ones where only the head is trained."""
@@ -123,7 +114,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             )
         start = time.perf_counter()
         model = Bert(self.model_config).eval()
-        model.load_state_dict(self.initial_weights)
+        model.load_state_dict(self.start.weights)
         model.pack()
         self._check_encoding_time(model, rows)
         cache = CachedStates(model, rows, positions)
@@ -159,18 +150,18 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         """Build the model to train, with its initial weights; only the head where the encoder is frozen."""
         if not self.config.fine_tuning.freeze_encoder:
             model = Bert(self.model_config)
-            model.load_state_dict(self.initial_weights)
+            model.load_state_dict(self.start.weights)
             return model
         model = Bert(head_only_config(self.model_config))
         initialize_bert(model, self.config.training.seed)
-        model.load_state_dict({**model.state_dict(), **_select_head(self.initial_weights)})
+        model.load_state_dict({**model.state_dict(), **_select_head(self.start.weights)})
         return model
 
     def merge_frozen(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Complete the trained weights by those of the encoder where it is frozen."""
         if not self.config.fine_tuning.freeze_encoder:
             return dict(weights)
-        return {**self.initial_weights, **_select_head(weights)}
+        return {**self.start.weights, **_select_head(weights)}
 
     def evaluator(self, device: str) -> EncoderEvaluator:
         """Build the evaluator on validation data."""
@@ -202,14 +193,14 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             self.folder,
             self.model_config,
             weights,
-            tokenizer=self.pretrained.tokenizer,
+            tokenizer=self.start.tokenizer,
             task=self.name,
             metadata=metadata,
             card=card,
             labels=self.labels,
             problem_type=self.problem_type,
-            preferred_type=self.pretrained.model_type,
-            original_config=self.pretrained.hf_config,
+            preferred_type=self.start.model_type,
+            original_config=self.start.hf_config,
         )
 
     def load_saved(self) -> EncoderSource:
@@ -240,7 +231,7 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
     def attention_snapshot(self) -> AttentionSnapshot | None:
         """Attention of one validation row."""
         rows: EncodedTexts = self.experiment.valid.rows
-        tokenizer = self.experiment.pretrained.tokenizer
+        tokenizer = self.experiment.start.tokenizer
         index = choose_example(rows.lengths)
         if index is None:
             return None

@@ -1,0 +1,58 @@
+"""What an encoder with the head of a task starts from: config, tokenizer and initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from regard.checkpoint.source import EncoderSource
+from regard.config.models import BertConfig
+from regard.models.bert import Bert, initialize_bert
+from regard.text.tokenizer import Tokenizer
+from regard.training.vocabulary import extend_tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderStart:
+    """Config, tokenizer and initial weights of an encoder with the head of a task."""
+
+    config: BertConfig
+    tokenizer: Tokenizer
+    weights: Mapping[str, Tensor]
+    max_length: int  # tokens of a sequence with its special tokens
+    reason: str  # where config and weights come from, for the user
+    digest: str = ""  # of the folder that they come from
+    model_type: str = "bert"  # preferred in config.json
+    hf_config: Mapping[str, Any] = field(default_factory=dict)  # config.json of the folder, to be written back
+
+    @classmethod
+    def from_folder(cls, source: EncoderSource, reason: str) -> EncoderStart:
+        """Start from the weights of a pretrained encoder."""
+        return cls(
+            config=source.config,
+            tokenizer=source.tokenizer,
+            weights=source.weights,
+            max_length=source.max_length,
+            reason=reason,
+            digest=source.digest,
+            model_type=source.model_type,
+            hf_config=source.hf_config,
+        )
+
+    def with_vocabulary(self, tokenizer: Tokenizer) -> EncoderStart:
+        """The same with an extended tokenizer, and token tables that fit it."""
+        return replace(
+            self,
+            tokenizer=tokenizer,
+            config=self.config.override({"vocab_size": tokenizer.vocab_size}),
+            weights=extend_tables(self.weights, self.tokenizer, tokenizer),
+        )
+
+    def with_random_weights(self, seed: int) -> EncoderStart:
+        """The same with random weights."""
+        model = Bert(self.config)
+        initialize_bert(model, seed)
+        return replace(self, weights={name: tensor.detach() for name, tensor in model.state_dict().items()})
