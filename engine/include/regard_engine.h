@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define REGARD_ABI_VERSION 10 /* raised whenever a caller must change */
+#define REGARD_ABI_VERSION 11 /* raised whenever a caller must change */
 
 enum regard_precision {
   REGARD_PRECISION_FLOAT32 = 0,
@@ -147,7 +147,7 @@ typedef struct {
   float attention_scale; /* 0: 1 / sqrt(head_size) */
 } regard_block;
 
-/* What differs between the layers of a stack. A decoder's are causal. */
+/* What differs between the layers of a stack. */
 typedef struct {
   int64_t block;        /* index of its weights; layers may share them */
   int64_t window;       /* tokens on either side that a token attends to; 0: all */
@@ -157,6 +157,7 @@ typedef struct {
   int64_t max_distance; /* from which on distances share a bucket */
   int32_t positions;    /* regard_positions: rotary, alibi, relative or none */
   int32_t interleaved;  /* rotary pairs are neighbours */
+  int32_t is_causal;    /* tokens attend to no later ones; a decoder's never do */
   float theta;          /* rotary wavelengths grow from 2 pi to 2 pi theta */
   float factor;         /* by which rotary positions are divided */
 } regard_layer;

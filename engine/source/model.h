@@ -23,8 +23,8 @@ struct Layer {
   Rotary rotary;
   const float* bias_table;  // of a relative bias
 
-  DistanceBias distance_bias(int64_t num_heads, bool is_causal, int64_t max_length) const {
-    return DistanceBias(settings, bias_table, num_heads, is_causal, max_length);
+  DistanceBias distance_bias(int64_t num_heads, bool is_decoder, int64_t max_length) const {
+    return DistanceBias(settings, bias_table, num_heads, is_decoder, max_length);
   }
 };
 

@@ -117,14 +117,16 @@ void Rotary::rotate(float* row, int64_t num_heads, int64_t position) const {
   }
 }
 
-DistanceBias::DistanceBias(const regard_layer& layer, const float* table, int64_t num_heads, bool is_causal,
+DistanceBias::DistanceBias(const regard_layer& layer, const float* table, int64_t num_heads, bool is_decoder,
                            int64_t max_length) {
   const bool is_alibi = layer.positions == REGARD_POS_ALIBI;
   const bool is_relative = layer.positions == REGARD_POS_RELATIVE;
-  const bool is_window = layer.window > 0 && !is_causal;
-  if (!is_alibi && !is_relative && !is_window) return;
+  const bool is_causal = is_decoder || layer.is_causal;
+  const bool is_window = layer.window > 0 && !is_decoder;
+  const bool masks_later_keys = is_causal && !is_decoder;  // a decoder has none
+  if (!is_alibi && !is_relative && !is_window && !masks_later_keys) return;
   const int64_t before = max_length - 1;
-  const int64_t after = (is_causal ? 0 : max_length - 1) + LANES;  // kernels read whole blocks
+  const int64_t after = (is_decoder ? 0 : max_length - 1) + LANES;  // kernels read whole blocks
   const int64_t size = before + 1 + after;
   const int64_t num_rows = is_alibi || is_relative ? num_heads : 1;
   center_ = before;
@@ -133,7 +135,7 @@ DistanceBias::DistanceBias(const regard_layer& layer, const float* table, int64_
   const std::vector<float> slopes = is_alibi ? alibi_slopes(num_heads) : std::vector<float>{};
   for (int64_t offset = -before; offset <= after; offset++) {
     const int64_t distance = std::abs(offset);
-    const bool is_masked = is_window && distance > layer.window;
+    const bool is_masked = (is_window && distance > layer.window) || (masks_later_keys && offset > 0);
     const int64_t bucket = is_relative ? relative_bucket(offset, is_causal, layer.num_buckets, layer.max_distance) : 0;
     for (int64_t head = 0; head < num_rows; head++) {
       float& value = values_[head * size + center_ + offset];

@@ -56,12 +56,12 @@ class Rotary {
 };
 
 // Bias of attention scores by the distance of the key from the query, for distances of less than `max_length`: that of
-// ALiBi (Press et al. 2022) or T5 (Raffel et al. 2020), and the mask of a bidirectional window.
+// ALiBi (Press et al. 2022) or T5 (Raffel et al. 2020), and in an encoder the mask of a window or of later keys.
 class DistanceBias {
  public:
   DistanceBias() = default;
   // `table`: of a relative bias, [num_buckets, num_heads].
-  DistanceBias(const regard_layer& layer, const float* table, int64_t num_heads, bool is_causal, int64_t max_length);
+  DistanceBias(const regard_layer& layer, const float* table, int64_t num_heads, bool is_decoder, int64_t max_length);
 
   // Bias of distance 0 in the first head; kernels read whole blocks around it. Null: none.
   const float* center() const { return values_.empty() ? nullptr : values_.data() + center_; }

@@ -20,7 +20,9 @@ void check_float(const char* name, float value, float low) {
     throw std::invalid_argument(std::string(name) + " must be a number from " + std::to_string(low) + " on");
 }
 
-void check_layer(const regard_layer& layer, int64_t num_layers, int64_t head_size, bool is_causal) {
+void check_layer(const regard_layer& layer, int64_t num_layers, int64_t head_size, bool is_decoder) {
+  check_flag("is_causal", layer.is_causal);
+  const bool is_causal = is_decoder || layer.is_causal;
   check_range("block", layer.block, 0, num_layers - 1);
   check_range("window", layer.window, 0, MAX_POSITIONS);
   check_flag("interleaved", layer.interleaved);
@@ -41,7 +43,7 @@ void check_layer(const regard_layer& layer, int64_t num_layers, int64_t head_siz
 }
 
 // Layers from `layers` on, checked with their block.
-void check_stack(const regard_block& block, const regard_layer* layers, int64_t num_layers, bool is_causal) {
+void check_stack(const regard_block& block, const regard_layer* layers, int64_t num_layers, bool is_decoder) {
   if (!num_layers) return;
   if (!layers) throw std::invalid_argument("layers are missing");
   check_range("hidden_size", block.hidden_size, 1, MAX_INT8_INPUTS);
@@ -63,11 +65,11 @@ void check_stack(const regard_block& block, const regard_layer* layers, int64_t 
   check_flag("first_attention_norm", block.first_attention_norm);
   check_flag("residual", block.residual);
   check_flag("qk_norm", block.qk_norm);
-  check_range("cross_attention", block.cross_attention, 0, is_causal);
+  check_range("cross_attention", block.cross_attention, 0, is_decoder);
   check_float("norm_eps", block.norm_eps, 0.0f);
   check_float("attention_scale", block.attention_scale, 0.0f);
   for (int64_t layer = 0; layer < num_layers; layer++)
-    check_layer(layers[layer], num_layers, head_sizes(block).head_size, is_causal);
+    check_layer(layers[layer], num_layers, head_sizes(block).head_size, is_decoder);
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ constexpr float regard_block::*BLOCK_FLOATS[] = {&regard_block::norm_eps, &regar
 constexpr int64_t regard_layer::*LAYER_SIZES[] = {&regard_layer::block,      &regard_layer::window,
                                                   &regard_layer::rotary_dim, &regard_layer::bias_table,
                                                   &regard_layer::num_buckets, &regard_layer::max_distance};
-constexpr int32_t regard_layer::*LAYER_CODES[] = {&regard_layer::positions, &regard_layer::interleaved};
+constexpr int32_t regard_layer::*LAYER_CODES[] = {&regard_layer::positions, &regard_layer::interleaved,
+                                                  &regard_layer::is_causal};
 constexpr float regard_layer::*LAYER_FLOATS[] = {&regard_layer::theta, &regard_layer::factor};
 constexpr int64_t regard_shape::*SHAPE_SIZES[] = {
     &regard_shape::num_encoder_layers, &regard_shape::num_decoder_layers, &regard_shape::source_vocab_size,

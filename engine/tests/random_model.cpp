@@ -141,6 +141,7 @@ std::vector<regard_layer> RandomModel::draw_layers(const regard_block& block, in
     if (layer.positions == REGARD_POS_ROTARY && !has_even_heads) layer.positions = REGARD_POS_NONE;
     if (has_even_heads) layer.rotary_dim = 2 * random_int(0, static_cast<int>(key_size(block) / 2));
     layer.interleaved = random_int(0, 1);
+    layer.is_causal = random_int(0, 1);
     layer.theta = 100.0f;
     layer.factor = random_int(0, 1) ? 2.0f : 1.0f;
     layer.bias_table = i / 2;  // shared by two

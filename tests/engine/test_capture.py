@@ -43,6 +43,7 @@ TYPES: dict[str, dict[str, object]] = {
     "electra": {"embedding_size": 9, "head": "span"},
     "albert": {"embedding_size": 9, "layer_groups": 1, "head": "label", "num_labels": 3},
     "modernbert": {**MODERN_BERT, "activation": "gelu", "head": "token", "num_labels": 3},
+    "causal": {"causal": True, "head": "label", "num_labels": 3, "pooling": "mean", "pooler": False},
 }
 
 

@@ -85,6 +85,13 @@ VARIANTS = [
     {"embedding_size": 40, "norm_placement": "pre"},
     {**MODERN_BERT, "activation": "gelu", "head": "token", "num_labels": 3},
     {**MODERN_BERT, "activation": "silu", "bias": True, "first_attention_norm": True},
+    {**MODERN_BERT, "causal": True},
+    *({"causal": True, "positions": positions} for positions in ("learned", "alibi", "relative")),
+    *(
+        {"head": "label", "num_labels": 3, "pooling": pooling, "pooler": pooler}
+        for pooling in ("first", "last", "mean")
+        for pooler in (False, True)
+    ),
 ]
 
 
@@ -102,6 +109,15 @@ def test_float32_gives_the_outputs_of_torch(changes: dict[str, object]) -> None:
         logits = engine.logits(tokens)
         expected = model.logits(tokens)
         assert logits.shape == expected.shape and relative_error(logits, expected) < BOUNDS["float32"]
+
+
+def test_a_causal_encoder_reads_no_later_tokens() -> None:
+    engine = build_engine(build_encoder(causal=True))
+    tokens = draw_texts((9,))
+    shortened = Tokens.from_rows([tokens.ids[:5]])
+    assert np.array_equal(engine.encode(tokens)[:5], engine.encode(shortened, tokens.token_types[:5]))
+    both_directions = build_engine(build_encoder())
+    assert not np.allclose(both_directions.encode(tokens)[:5], both_directions.encode(shortened)[:5], atol=1e-3)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
@@ -229,6 +245,8 @@ def test_wrong_inputs_and_models_are_refused() -> None:
         build_engine(build_encoder(head="masked"))
     with pytest.raises(UsageError, match="no block-sparse attention"):
         build_engine(build_encoder(attention="blocks"))
+    with pytest.raises(UsageError, match="it has no attention pooling before a label head"):
+        build_engine(build_encoder(head="label", num_labels=3, pooling="attention"))
     with pytest.raises(UsageError, match="encodes and does not generate"):
         zeros = np.zeros(2, np.int32)
         arguments = engine.handle, zeros.ctypes.data, zeros.ctypes.data, 1, None

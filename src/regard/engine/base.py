@@ -145,19 +145,19 @@ class EngineModel:
 
 def store_encoder_captures(captures: Sequence[SiteArrays], offsets: Ids) -> None:
     """Give active traces what was captured of packed texts, each of which attends to itself."""
-    masks: dict[int, RowMask] = {}  # by window: layers share them
+    masks: dict[tuple[int, bool], RowMask] = {}  # by window and direction: layers share them
     ranges = [slice(start, stop) for start, stop in itertools.pairwise(offsets.tolist())]
     for capture in captures:
         window = capture.site.settings.window
-        if window not in masks:
-            masks[window] = RowMask(
-                [(text.stop - text.start, text.stop - text.start, 0) for text in ranges], window=window
-            )
+        is_causal = capture.site.is_causal
+        if (window, is_causal) not in masks:
+            lengths = [(text.stop - text.start, text.stop - text.start, 0) for text in ranges]
+            masks[window, is_causal] = RowMask(lengths, window=window, is_causal=is_causal)
         rows = [
             RowHeads(capture.query[text], capture.key[text], None if capture.value is None else capture.value[text])
             for text in ranges
         ]
-        store_call(capture.site, rows, masks[window])
+        store_call(capture.site, rows, masks[window, is_causal])
 
 
 def contiguous_ids(source: Tokens) -> tuple[Ids, Ids]:

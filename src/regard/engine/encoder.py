@@ -18,6 +18,7 @@ from regard.packed_tokens import Ids, Tokens
 Floats = NDArray[np.float32]
 BATCH_TOKENS = 128  # that the library reads together
 HEADS = ("plain", "label", "token", "span")  # that the engine computes
+POOLINGS = ("first", "last", "mean")  # of a label head that the engine computes
 
 
 def unsupported_reason(config: BertConfig) -> str:
@@ -34,12 +35,10 @@ def unsupported_reason(config: BertConfig) -> str:
         return reason
     if config.head_transform and config.head != "plain":
         return "it has no transform before a head"
-    if config.causal:
-        return "its encoders attend in both directions"
     if config.positions not in CODES["positions"] or (config.positions == "sinusoidal" and config.embedding_size):
         return f"it has no {config.positions} positions"
-    if config.head == "label" and not (config.has_pooler and config.pooling == "first"):
-        return f"it has no label head with {config.pooling} pooling{'' if config.has_pooler else ' and no pooler'}"
+    if config.head == "label" and config.pooling not in POOLINGS:
+        return f"it has no {config.pooling} pooling before a label head"
     return "" if config.head in HEADS else f"it has no {config.head} head"
 
 
@@ -105,22 +104,32 @@ class EncoderEngine(EngineModel):
         return embeddings
 
     def pooler_output(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:  # [texts, hidden]
-        """Pooler output of each text, from the hidden state of its first token."""
+        """Pooler output of each text, from its pooled hidden states."""
         if "pooler" not in self.head_layers:
             raise UsageError("this encoder has no pooler")
-        first_hidden = self._encode(tokens, token_types, ("cls",))
-        activation = CODES["activation"][self.config.pooler_activation]
-        return self._apply_linear("pooler", first_hidden, self.hidden_size, activation)
+        return self._pool(tokens, token_types)
 
     def logits(self, tokens: Tokens, token_types: Ids | None = None) -> Floats:
         """Logits of the head: of texts [texts, labels], or of tokens [tokens, outputs] for tags and spans."""
         if not self.config.num_outputs:
             raise UsageError("a model without a head has hidden states, not logits")
         if self.config.head == "label":
-            hidden = self.pooler_output(tokens, token_types)
+            hidden = self._pool(tokens, token_types)
         else:
             hidden = self.encode(tokens, token_types)
         return self._apply_linear("classifier", hidden, self.config.num_outputs, CODES["activation"]["identity"])
+
+    def _pool(self, tokens: Tokens, token_types: Ids | None) -> Floats:  # [texts, hidden]
+        """One vector per text, by the kind of pooling; after the pooler where there is one."""
+        kind = self.config.pooling if self.config.head == "label" else "first"
+        if kind == "last":
+            pooled = self._encode(tokens, token_types)[tokens.offsets[1:] - 1]
+        else:
+            pooled = self._encode(tokens, token_types, ("cls" if kind == "first" else kind,))
+        if "pooler" not in self.head_layers:
+            return pooled
+        activation = CODES["activation"][self.config.pooler_activation]
+        return self._apply_linear("pooler", pooled, self.hidden_size, activation)
 
     def _encode(self, tokens: Tokens, token_types: Ids | None, pooling: Sequence[str] = ()) -> Floats:
         max_length = int(tokens.lengths.max(initial=0))

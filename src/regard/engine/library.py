@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regard.errors import ConfigError, UsageError
 
 FILE = Path(__file__).with_name("regard_engine.so")
-ABI_VERSION = 10  # of `regard_engine.h`, whose names this module mirrors
+ABI_VERSION = 11  # of `regard_engine.h`, whose names this module mirrors
 INSTALL = "install a C++ compiler (Debian: apt install g++ cmake) and repeat `make setup` or `pip install`"
 INSTRUCTIONS_VARIABLE = "REGARD_INSTRUCTIONS"  # environment variable that chooses an instruction set
 _ERROR_SIZE = 512  # bytes of an error message
@@ -139,6 +139,7 @@ class CLayer(ctypes.Structure):
         ("max_distance", _Long),
         ("positions", _Int),
         ("interleaved", _Int),
+        ("is_causal", _Int),
         ("theta", ctypes.c_float),
         ("factor", ctypes.c_float),
     )

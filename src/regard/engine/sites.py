@@ -45,7 +45,7 @@ class EngineSite:
     @property
     def is_causal(self) -> bool:
         """Whether tokens attend to themselves and to earlier ones alone."""
-        return self.kind == "decoder_self"
+        return self.kind == "decoder_self" or self.settings.is_causal
 
     @property
     def scale(self) -> float:
