@@ -113,10 +113,8 @@ class EncoderEngine(EngineModel):
         """Logits of the head: of texts [texts, labels], or of tokens [tokens, outputs] for tags and spans."""
         if not self.config.num_outputs:
             raise UsageError("a model without a head has hidden states, not logits")
-        if self.config.head == "label":
-            hidden = self._pool(tokens, token_types)
-        else:
-            hidden = self.encode(tokens, token_types)
+        is_pooled = self.config.head == "label"
+        hidden = self._pool(tokens, token_types) if is_pooled else self.encode(tokens, token_types)
         return self._apply_linear("classifier", hidden, self.config.num_outputs, CODES["activation"]["identity"])
 
     def _pool(self, tokens: Tokens, token_types: Ids | None) -> Floats:  # [texts, hidden]
