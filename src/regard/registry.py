@@ -258,7 +258,7 @@ TASKS: Registry[Task] = Registry(
             ),
             experiments={
                 "rnn": f"{_EXPERIMENTS}.text_classification:RnnClassificationExperiment",
-                "bert": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
+                "pretrained": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
             },
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:ClassificationDistillation",
@@ -288,7 +288,7 @@ TASKS: Registry[Task] = Registry(
             ),
             experiments={
                 "rnn": f"{_EXPERIMENTS}.tagging:RnnTaggingExperiment",
-                "bert": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
+                "pretrained": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
             },
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:TaggingDistillation",
@@ -315,7 +315,7 @@ TASKS: Registry[Task] = Registry(
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
             commands=("squad.json --from bert-base-uncased --out runs/answers",),
-            experiments={"bert": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
+            experiments={"pretrained": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
             read_examples="regard.data.squad:read_squad",

@@ -83,8 +83,12 @@ def test_a_run_reads_what_it_writes(task: str) -> None:
 DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("translate", {}, {"training.label_smoothing": 0.1, "architecture": "transformer", "data.max_length": 256}),
     ("classify", {}, {"training.label_smoothing": 0.0, "architecture": "rnn", "training.optimizer": "muon"}),
-    ("classify", {"pretrained": "x"}, {"architecture": "bert", "training.optimizer": "adamw", "data.max_length": 512}),
-    ("answer", {"pretrained": "x"}, {"architecture": "bert", "training.ema_decay": 0.0, "data.max_length": 384}),
+    (
+        "classify",
+        {"pretrained": "x"},
+        {"architecture": "pretrained", "training.optimizer": "adamw", "data.max_length": 512},
+    ),
+    ("answer", {"pretrained": "x"}, {"architecture": "pretrained", "training.ema_decay": 0.0, "data.max_length": 384}),
     ("masked-lm", {}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "training.label_smoothing": 0.0}),
     ("causal-lm", {}, {"tokenizer.kind": "bpe", "tokenizer.lowercase": False, "training.label_smoothing": 0.0}),
 ]

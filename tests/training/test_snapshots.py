@@ -118,7 +118,10 @@ def test_a_fine_tuned_encoder_has_snapshots(tmp_path: Path) -> None:
     data = tmp_path / "texts.csv"
     data.write_text("text,label\n" + "".join(f"{text},{text.split()[0]}\n" for text in texts * 3), "utf-8")
     folder = tmp_path / "run"
-    settings: dict[str, Any] = {"pretrained": str(saved_encoder(tmp_path / "encoder", texts)), "architecture": "bert"}
+    settings: dict[str, Any] = {
+        "pretrained": str(saved_encoder(tmp_path / "encoder", texts)),
+        "architecture": "pretrained",
+    }
     settings |= {"steps": 2, "evaluate_every": 1, "threads": 1, "precision": "float32"}
     train("classify", data, out=folder, valid=[data], **settings)
     records = training_records(folder)

@@ -263,7 +263,7 @@ def test_an_interrupted_run_keeps_its_vocabulary(models: Path, tmp_path: Path, m
         ({"fine_tuning.freeze_encoder": True}, "adds embeddings that have to be trained: leave out --freeze-encoder"),
         ({"distillation.student_layers": 1}, "a student has the vocabulary of its teacher"),
         ({"trainable.freeze": "*embedding*"}, r"freezes token_embedding\.weight, whose new rows have to be trained"),
-        ({"pretrained": "", "architecture": "bert"}, "extends that of a model: add --from MODEL"),
+        ({"pretrained": "", "architecture": "pretrained"}, "extends that of a model: add --from MODEL"),
         ({"pretrained": "", "architecture": "rnn"}, "extends that of a model: add --from MODEL"),
     ],
 )

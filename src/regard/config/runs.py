@@ -22,7 +22,7 @@ from regard.config.training import (
 from regard.errors import ConfigError, nearest
 from regard.registry import TASKS, resolve
 
-LORA_ARCHITECTURES = ("transformer", "bert", "gpt")
+LORA_ARCHITECTURES = ("transformer", "pretrained", "bert", "gpt")
 
 
 @dataclass(frozen=True, kw_only=True)

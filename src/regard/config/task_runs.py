@@ -174,27 +174,29 @@ class FineTunedRun(BatchRun):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledRun(FineTunedRun):
-    """A classifier or tagger: an RNN, or with --from a fine-tuned encoder."""
+    """A classifier or tagger: an RNN, or with --from a fine-tuned Transformer."""
 
-    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"bert": FINE_TUNING_DEFAULTS}
+    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pretrained": FINE_TUNING_DEFAULTS}
     # prefix of settings → the architecture that alone reads them
     architecture_settings: ClassVar[Mapping[str, str]] = {
-        "fine_tuning.freeze_encoder": "bert",
-        "trainable.layer_lr_decay": "bert",
-        "fine_tuning.random_init": "bert",
-        EXTENSION: "bert",
+        "fine_tuning.freeze_encoder": "pretrained",
+        "trainable.layer_lr_decay": "pretrained",
+        "fine_tuning.random_init": "pretrained",
+        EXTENSION: "pretrained",
         "rnn_": "rnn",
     }
 
     architecture: str = knob(
-        "rnn", "Model architecture; bert: a pretrained encoder, implied by --from.", choices=("rnn", "bert")
+        "rnn",
+        "Model architecture; pretrained: a pretrained Transformer, implied by --from.",
+        choices=("rnn", "pretrained"),
     )
     training: TrainingConfig = knob(without_label_smoothing, "Training.")
 
     @classmethod
     def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
-        """Architecture that these settings request: an encoder where they name a pretrained model."""
-        return str(settings.get("architecture") or ("bert" if settings.get("pretrained") else "rnn"))
+        """Architecture that these settings request: pretrained where they name a pretrained model."""
+        return str(settings.get("architecture") or ("pretrained" if settings.get("pretrained") else "rnn"))
 
     @classmethod
     def build(cls, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = "") -> Self:
@@ -208,12 +210,12 @@ class LabelledRun(FineTunedRun):
 
     def check(self) -> None:
         super().check()
-        if (self.architecture == "bert") != bool(self.pretrained):
+        if (self.architecture == "pretrained") != bool(self.pretrained):
             raise ConfigError(
-                f"{self.task} with --from is for encoders (--arch bert), and they start from a folder: "
+                "--from is for pretrained Transformers (--arch pretrained), and they need it: "
                 f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
             )
-        if self.fine_tuning.features and self.architecture == "bert":
+        if self.fine_tuning.features and self.architecture == "pretrained":
             raise ConfigError("frozen features (--features) are for RNN text encoders (--arch rnn): leave out --from")
         for path, value in self.changed_settings().items():
             matches = (required for prefix, required in self.architecture_settings.items() if path.startswith(prefix))

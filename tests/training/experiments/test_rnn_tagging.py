@@ -143,7 +143,7 @@ def test_words_are_tagged_at_their_first_tokens(elmo: Path) -> None:
 
 
 def test_settings_of_fine_tuning_are_refused(data: Path, elmo: Path) -> None:
-    with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch bert"):
+    with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch pretrained"):
         config(data, **{"fine_tuning.freeze_encoder": True})
     settings = {"pretrained": "a/bert", "data.train": (str(data),)}
     with pytest.raises(ConfigError, match="leave out --from"):
