@@ -59,7 +59,15 @@ def test_every_family_builds_the_model_of_its_config() -> None:
 
 def targets(task: Task) -> Iterator[object]:
     """Everything that the row of a task refers to."""
-    fields = (task.load, task.evaluate, task.answer, task.request, task.probe, task.format_metrics, task.next_command)
+    fields = (
+        task.load,
+        task.evaluate,
+        task.answer,
+        task.request,
+        task.head_study,
+        task.format_metrics,
+        task.next_command,
+    )
     yield from fields
     yield from (task.procedure, task.distillation, task.read_examples, *task.experiments.values())
 

@@ -171,7 +171,7 @@ class Task:
     evaluate: Any = None  # (TestSet) → None: `regard evaluate`
     answer: Any = None  # `regard answer`, where the models answer questions
     request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
-    probe: Any = None  # (pipeline, files, ReadConfig) → Probe: `regard heads`
+    head_study: Any = None  # (pipeline, files, ReadConfig) → StudySubject: `regard heads`
     next_command: Any = None  # (folder, RunConfig) → command to run after training; without one, the example
     metrics: Mapping[str, TaskMetrics] = field(default_factory=dict)  # kind of predictions → its metrics
     format_metrics: Any = None  # (metrics) → further lines of `regard info`
@@ -204,7 +204,7 @@ TASKS: Registry[Task] = Registry(
             load="regard.pipeline.load:load_translator",
             evaluate="regard.cli.evaluate:evaluate_translation",
             request="regard.interpret.record_request:translate_text",
-            probe="regard.interpret.probes:TranslationProbe.read",
+            head_study="regard.interpret.subjects:TranslationSubject.read",
             metrics={
                 "translations": TaskMetrics(
                     ("loss", "perplexity", "bleu", "exact_match"),
@@ -237,7 +237,7 @@ TASKS: Registry[Task] = Registry(
             load="regard.pipeline.load:load_classifier",
             evaluate="regard.cli.classify:evaluate_labels",
             request="regard.interpret.record_request:classify_text",
-            probe="regard.interpret.encoder_probes:LabelProbe.read",
+            head_study="regard.interpret.encoder_subjects:LabelSubject.read",
             encoder_heads=("label",),
             next_command="regard.cli.run_report:classify_command",
             metrics={
@@ -273,7 +273,7 @@ TASKS: Registry[Task] = Registry(
             load="regard.pipeline.load:load_tagger",
             evaluate="regard.cli.tag:evaluate_tags",
             request="regard.interpret.record_request:call_pipeline",
-            probe="regard.interpret.encoder_probes:TagProbe.read",
+            head_study="regard.interpret.encoder_subjects:TagSubject.read",
             encoder_heads=("token",),
             metrics={
                 "entities": TaskMetrics(("loss", "f1", "precision", "recall", "accuracy"), ranking=("f1", "loss")),
@@ -303,7 +303,7 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.answer:evaluate_answers",
             answer="regard.cli.answer:answer_from_passage",
             request="regard.interpret.record_request:answer_question",
-            probe="regard.interpret.encoder_probes:QuestionAnsweringProbe.read",
+            head_study="regard.interpret.encoder_subjects:QuestionAnsweringSubject.read",
             encoder_heads=("span",),
             next_command="regard.cli.run_report:evaluate_command",
             metrics={
@@ -329,7 +329,7 @@ TASKS: Registry[Task] = Registry(
             has_engine=False,
             evaluate="regard.cli.fill:evaluate_masked_lm",
             request="regard.interpret.record_request:call_pipeline",
-            probe="regard.interpret.encoder_probes:MaskedProbe.read",
+            head_study="regard.interpret.encoder_subjects:MaskedSubject.read",
             encoder_heads=("masked", "pretraining"),
             next_command="regard.cli.run_report:fill_command",
             metrics={
@@ -355,7 +355,7 @@ TASKS: Registry[Task] = Registry(
             load="regard.pipeline.load:load_generator",
             evaluate="regard.cli.generate:evaluate_causal_lm",
             request="regard.interpret.record_request:generate_text",
-            probe="regard.interpret.probes:CausalProbe.read",
+            head_study="regard.interpret.subjects:CausalSubject.read",
             metrics={"next tokens": TaskMetrics(("loss", "loss_per_character", "perplexity"), ranking=("loss",))},
             run_config=f"{_RUNS}:CausalLMRun",
             summary="train a causal language model (GPT)",
@@ -396,7 +396,7 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.answer:evaluate_stories",
             answer="regard.cli.answer:answer_about_story",
             request="regard.interpret.record_request:answer_story",
-            probe="regard.interpret.probes:MemoryNetworkProbe.read",
+            head_study="regard.interpret.subjects:MemoryNetworkSubject.read",
             format_metrics="regard.tasks.story_qa:format_metrics",
             next_command="regard.cli.run_report:evaluate_command",
             metrics={"story answers": TaskMetrics(("error",), ranking=("error",))},
@@ -414,7 +414,7 @@ TASKS: Registry[Task] = Registry(
             example='regard embed {} "A text."',
             load="regard.pipeline.load:load_embedder",
             request="regard.interpret.record_request:embed_text",
-            probe="regard.interpret.encoder_probes:EmbeddingProbe.read",
+            head_study="regard.interpret.encoder_subjects:EmbeddingSubject.read",
             encoder_heads=("plain", "next"),
         ),
     },

@@ -188,9 +188,9 @@ def test_synthetic_word_alignments_are_written(tmp_path: Path, capsys: pytest.Ca
 def test_the_help_names_every_metric_and_every_column(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["heads", "--help"]) == 0
     text = " ".join(capfd.readouterr().out.split())
-    probes = [resolve(task.probe.partition(".read")[0]) for task in TASKS.values() if task.probe]
-    assert len(probes) >= 7
-    metrics = {name for probe in probes for name in probe.metrics}
+    subjects = [resolve(task.head_study.partition(".read")[0]) for task in TASKS.values() if task.head_study]
+    assert len(subjects) >= 7
+    metrics = {name for subject in subjects for name in subject.metrics}
     columns = {title for title, _, _ in COLUMNS}
     for option, names in {"--metric NAME": metrics, "--sort COLUMN": columns}.items():
         description = text.partition(option)[2].partition("[default: ")[0]

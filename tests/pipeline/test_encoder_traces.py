@@ -19,7 +19,7 @@ from regard.engine.library import unavailable_reason
 from regard.errors import UsageError
 from regard.interpret.ablation import head_importance
 from regard.interpret.attribution import explain
-from regard.interpret.encoder_probes import LabelProbe
+from regard.interpret.encoder_subjects import LabelSubject
 from regard.interpret.head_study import study_heads
 from regard.pipeline.classification import EncoderClassifier
 from regard.pipeline.embedding import EmbeddingPipeline
@@ -168,8 +168,8 @@ def test_results_and_records_state_the_backend(task: str, folders: dict[str, Pat
 
 def test_heads_are_studied_in_the_engine(folders: dict[str, Path]) -> None:
     pipeline = regard.load(folders["classify"], precision="int8")
-    probe = LabelProbe(pipeline, LabelledTexts.from_texts(TEXTS, ["good", "bad", "odd", "good", "bad"]))
-    report = study_heads(probe, sample=4)
+    subject = LabelSubject(pipeline, LabelledTexts.from_texts(TEXTS, ["good", "bad", "odd", "good", "bad"]))
+    report = study_heads(subject, sample=4)
     assert len(report.rows) == 4
     assert not encoder_of(pipeline)._torch_model.is_built
 

@@ -103,14 +103,14 @@ def heads(
     if out and not out.endswith(EXTENSIONS):
         raise UsageError(f"{out}: the table of heads is written as {', '.join(EXTENSIONS)}: name such a file")
     from regard.interpret.head_report import MAX_TERMINAL_ROWS, find_column
-    from regard.interpret.head_study import build_probe, study_heads
+    from regard.interpret.head_study import build_subject, study_heads
     from regard.pipeline.load import load
 
     find_column(sort)  # raises for an unknown column before anything is computed
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))
     pipeline = load(folder, **load_options)
     report = study_heads(
-        build_probe(pipeline, files, read_config),
+        build_subject(pipeline, files, read_config),
         metric=metric,
         sample=sample or 0,
         minutes=minutes,

@@ -21,7 +21,7 @@ from regard.data.batching import epoch_order
 from regard.errors import UsageError, nearest
 from regard.interpret.head_report import AlignmentHeadDict, HeadReport, HeadRow
 from regard.interpret.head_statistics import CorpusStatistics, HeadStatistics
-from regard.interpret.probes import Probe, ProbeScore, TranslationProbe
+from regard.interpret.subjects import StudySubject, SubjectScore, TranslationSubject
 from regard.pipeline.loaders import Pipeline
 from regard.registry import TASKS, resolve
 from regard.tasks.alignment import AlignmentHead, ReferenceLinks, align_head, alignment_error, rank_alignment_heads
@@ -52,7 +52,7 @@ def _no_progress(windows: Iterable[list[Any]], total: int, what: str) -> Iterato
 
 
 def study_heads(
-    probe: Probe,
+    subject: StudySubject,
     *,
     metric: str = "",
     sample: int = 0,
@@ -68,26 +68,26 @@ def study_heads(
     has the reference alignment of every pair, for translation. `progress` passes on elements and shows their count.
     """
     start = time.monotonic()
-    metric = metric or next(iter(probe.metrics))
-    if metric not in probe.metrics:
-        names = ", ".join(probe.metrics)
-        raise UsageError(f"no metric {metric!r}{nearest(metric, probe.metrics)}: this task has {names}")
-    if gold is not None and len(gold) != len(probe):
-        raise UsageError(f"{len(gold):,} alignments for {len(probe):,} {probe.unit}: exactly one each is needed")
+    metric = metric or next(iter(subject.metrics))
+    if metric not in subject.metrics:
+        names = ", ".join(subject.metrics)
+        raise UsageError(f"no metric {metric!r}{nearest(metric, subject.metrics)}: this task has {names}")
+    if gold is not None and len(gold) != len(subject):
+        raise UsageError(f"{len(gold):,} alignments for {len(subject):,} {subject.unit}: exactly one each is needed")
     seconds = float("inf") if sample else minutes * 60
-    order = epoch_order(len(probe), seed=0, epoch=0, digest="0")
-    sample_size = min(sample or MAX_EXAMPLES, len(probe))
-    statistics, num_traced = _collect_statistics(probe, order[:sample_size], seconds * ATTENTION_TIME, progress)
-    sites = probe.model.attention_sites()
+    order = epoch_order(len(subject), seed=0, epoch=0, digest="0")
+    sample_size = min(sample or MAX_EXAMPLES, len(subject))
+    statistics, num_traced = _collect_statistics(subject, order[:sample_size], seconds * ATTENTION_TIME, progress)
+    sites = subject.model.attention_sites()
     heads = [(site, head) for site, num_heads in sites.items() for head in range(num_heads)]
     if not sample:
         seconds_per_head = seconds * ABLATION_TIME / (len(heads) + 1)
-        sample_size = _affordable_sample(probe, metric, order[:sample_size], seconds_per_head)
+        sample_size = _affordable_sample(subject, metric, order[:sample_size], seconds_per_head)
     indices = order[:sample_size]
-    intact = probe.score(metric, indices)
-    ablations = _ablate_heads(probe, metric, indices, intact, heads, start + seconds)
+    intact = subject.score(metric, indices)
+    ablations = _ablate_heads(subject, metric, indices, intact, heads, start + seconds)
     importances = {importance.head: importance for importance in progress(ablations, len(heads), "heads")}
-    alignment_heads, errors = _measure_alignment(probe, order[: min(ALIGNED_PAIRS, len(probe))], gold)
+    alignment_heads, errors = _measure_alignment(subject, order[: min(ALIGNED_PAIRS, len(subject))], gold)
     rows = []
     for head in heads:
         head_statistics, name = statistics[head]
@@ -98,10 +98,10 @@ def study_heads(
         model=model,
         data=data,
         metric=metric,
-        higher=probe.metrics[metric],
+        higher=subject.metrics[metric],
         whole=intact.value,
-        unit=probe.unit,
-        available=len(probe),
+        unit=subject.unit,
+        available=len(subject),
         num_examples=num_traced,
         sample=sample_size,
         seconds=time.monotonic() - start,
@@ -111,32 +111,32 @@ def study_heads(
 
 
 def _collect_statistics(
-    probe: Probe, indices: Indices, seconds: float, progress: Progress
+    subject: StudySubject, indices: Indices, seconds: float, progress: Progress
 ) -> tuple[dict[Head, tuple[HeadStatistics, str]], int]:
     """Statistics and names of all heads, and the number of examples that time allowed for."""
-    statistics = CorpusStatistics(probe.model.attention_sites())
+    statistics = CorpusStatistics(subject.model.attention_sites())
 
     def windows() -> Iterator[list[int]]:
         start = time.monotonic()
         for first in range(0, len(indices), EXAMPLES_PER_STEP):
             window = indices[first : first + EXAMPLES_PER_STEP]
-            for site, weights, batch in itertools.chain.from_iterable(probe.attention(window)):
+            for site, weights, batch in itertools.chain.from_iterable(subject.attention(window)):
                 statistics.add(site, weights, batch)
             yield window.tolist()
             if time.monotonic() - start > seconds:
                 return
 
-    num_traced = sum(1 for _ in progress(windows(), len(indices), f"{probe.unit} traced"))
+    num_traced = sum(1 for _ in progress(windows(), len(indices), f"{subject.unit} traced"))
     return statistics.heads(), num_traced
 
 
-def _affordable_sample(probe: Probe, metric: str, indices: Indices, seconds: float) -> int:
+def _affordable_sample(subject: StudySubject, metric: str, indices: Indices, seconds: float) -> int:
     """Number of examples that can be scored in so many seconds, from timings of growing samples."""
     min_sample = min(FIRST_SAMPLE, len(indices))
     count = min_sample
     while True:
         start = time.monotonic()
-        probe.score(metric, indices[:count])
+        subject.score(metric, indices[:count])
         elapsed = max(time.monotonic() - start, 1e-6)
         affordable = int(count * seconds / elapsed)
         if count == len(indices) or 4 * elapsed > seconds:
@@ -145,15 +145,15 @@ def _affordable_sample(probe: Probe, metric: str, indices: Indices, seconds: flo
 
 
 def _ablate_heads(
-    probe: Probe, metric: str, indices: Indices, intact: ProbeScore, heads: Sequence[Head], deadline: float
+    subject: StudySubject, metric: str, indices: Indices, intact: SubjectScore, heads: Sequence[Head], deadline: float
 ) -> Iterator[list[HeadImportance]]:
     """Yield the importance of each head, until time is up."""
-    sign = -1.0 if probe.metrics[metric] else 1.0
+    sign = -1.0 if subject.metrics[metric] else 1.0
     for site, head in heads:
         if time.monotonic() > deadline:
             return
         with ablate(f"{site}:{head}"):
-            ablated = probe.score(metric, indices)
+            ablated = subject.score(metric, indices)
         error = None
         if intact.per_example is not None and ablated.per_example is not None and len(indices) > 1:
             differences = ablated.per_example - intact.per_example
@@ -162,14 +162,14 @@ def _ablate_heads(
 
 
 def _measure_alignment(
-    probe: Probe, indices: Indices, gold: Sequence[ReferenceLinks] | None
+    subject: StudySubject, indices: Indices, gold: Sequence[ReferenceLinks] | None
 ) -> tuple[dict[Head, AlignmentHead], AlignmentErrors]:
     """Each cross-attention head with its better shift, and the alignment errors of both where links are known."""
-    if not isinstance(probe, TranslationProbe) or not probe.model.cross_attention_sites():
+    if not isinstance(subject, TranslationSubject) or not subject.model.cross_attention_sites():
         return {}, {}
-    source = [probe.pipeline.source.encode(probe.pairs.source[index]) for index in indices]
-    target = [probe.pipeline.target.encode(probe.pairs.target[index]) for index in indices]
-    weights = probe.cross_weights(indices)
+    source = [subject.pipeline.source.encode(subject.pairs.source[index]) for index in indices]
+    target = [subject.pipeline.target.encode(subject.pairs.target[index]) for index in indices]
+    weights = subject.cross_weights(indices)
     errors: AlignmentErrors = {}
     if gold is not None:
         references = [gold[index] for index in indices]
@@ -220,12 +220,12 @@ def _add_alignment(row: HeadRow, alignment_head: AlignmentHead | None, errors: A
     return replace(row, alignment=alignment_head.score, alignment_error=error)
 
 
-def build_probe(pipeline: Pipeline, files: Sequence[str], config: ReadConfig | None = None) -> Probe:
-    """Build the probe of a pipeline on files of its task; a model without attention is an error."""
-    read = resolve(TASKS[pipeline.task_name].probe)
+def build_subject(pipeline: Pipeline, files: Sequence[str], config: ReadConfig | None = None) -> StudySubject:
+    """Build the subject of a head study: a pipeline and files of its task; a model without attention is an error."""
+    read = resolve(TASKS[pipeline.task_name].head_study)
     if read is None:
         raise UsageError("this model has no attention: there is no head to study")
-    probe: Probe = read(pipeline, files, config or ReadConfig())
-    if not probe.model.attention_sites():
+    subject: StudySubject = read(pipeline, files, config or ReadConfig())
+    if not subject.model.attention_sites():
         raise UsageError("this model has no attention: there is no head to study")
-    return probe
+    return subject

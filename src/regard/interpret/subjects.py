@@ -1,7 +1,8 @@
-"""Probes: a pipeline with data to measure its heads on; the protocol, and translation, causal LM and memory networks.
+"""Subjects of head studies: the protocol, and translation, causal language models and memory networks.
 
-A probe yields attention over examples and scores the model on them. It does not know of ablation: the caller sets that
-around the call. Probes of encoders are in `encoder_probes`.
+A subject is a pipeline with data to measure its heads on. It yields attention over examples and scores the
+model on them. It does not know of ablation: the caller sets that around the call. Subjects of encoders are in
+`encoder_subjects`.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ SiteAttention = tuple[str, NDArray[np.float32], AttentionBatch]  # site, weights
 
 
 @dataclass(frozen=True)
-class ProbeScore:
+class SubjectScore:
     """Metric of a model, and what each example contributes to it where that can be separated."""
 
     value: float
     per_example: Floats | None = None
 
     @classmethod
-    def from_losses(cls, losses: Sequence[float] | NDArray[np.floating], count: float) -> ProbeScore:
+    def from_losses(cls, losses: Sequence[float] | NDArray[np.floating], count: float) -> SubjectScore:
         """Sum of the losses of examples, divided by the number of units that they are a mean over."""
         per_example = np.asarray(losses, dtype=np.float64) / max(count, 1)
         return cls(float(per_example.sum()), per_example)
@@ -62,8 +63,8 @@ class StudiedModel(Protocol):
         ...
 
 
-class Probe(Protocol):
-    """A model and data to measure it on."""
+class StudySubject(Protocol):
+    """A model and data to measure its heads on."""
 
     unit: ClassVar[str]  # what examples are called
     metrics: ClassVar[Mapping[str, bool]]  # name → whether higher is better; the first is the default
@@ -79,7 +80,7 @@ class Probe(Protocol):
         """Yield the attention of all sites over these examples, batch by batch."""
         ...
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Score the model on these examples."""
         ...
 
@@ -89,7 +90,7 @@ def find_special(ids: Indices, special_ids: Collection[int]) -> NDArray[np.bool_
     return np.isin(ids, sorted(special_ids)) & (ids >= 0)
 
 
-class TranslationProbe:
+class TranslationSubject:
     """Sentence pairs: loss of the references, or BLEU of greedy translations."""
 
     unit: ClassVar[str] = "sentences"
@@ -103,17 +104,17 @@ class TranslationProbe:
         (self.model,) = pipeline.models_of()
 
     @classmethod
-    def read(cls, pipeline: TranslationPipeline, files: Sequence[str], config: ReadConfig) -> TranslationProbe:
+    def read(cls, pipeline: TranslationPipeline, files: Sequence[str], config: ReadConfig) -> TranslationSubject:
         """Read files of sentence pairs; pairs that are too long for the model are left out."""
-        probe = cls(pipeline, read_pairs(files, config))
+        subject = cls(pipeline, read_pairs(files, config))
         fitting = [
             index
-            for index, (source_length, target_length) in enumerate(probe.examples.lengths)
+            for index, (source_length, target_length) in enumerate(subject.examples.lengths)
             if source_length <= pipeline.max_source_length and target_length <= pipeline.max_target_length
         ]
         if not fitting:
             raise UsageError(f"{files[0]}: all pairs are longer than the model reads")
-        return cls(pipeline, probe.pairs.select(fitting)) if len(fitting) < len(probe) else probe
+        return cls(pipeline, subject.pairs.select(fitting)) if len(fitting) < len(subject) else subject
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -159,12 +160,12 @@ class TranslationProbe:
             self.model.target_logprobs(batch.source, batch.target)
         return {site: captured[site].weights for site in captured}
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per target token, or BLEU of greedy translations."""
         if metric == "bleu":
             pairs = self.pairs.select(indices)
             translations = self.pipeline.translate(pairs.source, split=False, beam=1, nbest=1, batch_size=128)
-            return ProbeScore(bleu(translations, pairs.target))
+            return SubjectScore(bleu(translations, pairs.target))
         losses = np.zeros(len(indices))
         num_predictions = 0
         for rows in length_sorted_batches(self.examples.lengths[indices], max_tokens=SCORE_BATCH_TOKENS):
@@ -172,10 +173,10 @@ class TranslationProbe:
             logprobs = self.model.target_logprobs(batch.source, batch.target)
             losses[rows] = [-row_logprobs.sum(dtype=np.float64) for row_logprobs in logprobs]
             num_predictions += batch.num_predictions
-        return ProbeScore.from_losses(losses, num_predictions)
+        return SubjectScore.from_losses(losses, num_predictions)
 
 
-class CausalProbe:
+class CausalSubject:
     """Running text: loss of each token given those before it."""
 
     unit: ClassVar[str] = "documents"
@@ -187,7 +188,7 @@ class CausalProbe:
         self.model = pipeline.model.generator()
 
     @classmethod
-    def read(cls, pipeline: GenerationPipeline, files: Sequence[str], config: ReadConfig) -> CausalProbe:
+    def read(cls, pipeline: GenerationPipeline, files: Sequence[str], config: ReadConfig) -> CausalSubject:
         """Read files of running text."""
         unit = pipeline.task.get("document", "file")
         return cls(pipeline, read_documents(files, config, "auto" if unit == "file" else unit))
@@ -214,12 +215,12 @@ class CausalProbe:
             attention_batch = AttentionBatch(padded, padded, is_special, is_self=True)
             yield [(site, captured[site].weights, attention_batch) for site in captured]
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per token."""
-        return ProbeScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))
+        return SubjectScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))
 
 
-class MemoryNetworkProbe:
+class MemoryNetworkSubject:
     """Questions about stories: loss, or the percentage of right answers."""
 
     unit: ClassVar[str] = "questions"
@@ -232,7 +233,7 @@ class MemoryNetworkProbe:
         self.examples = encode_stories(stories, pipeline.vocabulary, self.model.config, strict=False)
 
     @classmethod
-    def read(cls, pipeline: StoryQAPipeline, files: Sequence[str], config: ReadConfig) -> MemoryNetworkProbe:
+    def read(cls, pipeline: StoryQAPipeline, files: Sequence[str], config: ReadConfig) -> MemoryNetworkSubject:
         """Read files of stories."""
         return cls(pipeline, read_stories(files, config))
 
@@ -252,7 +253,7 @@ class MemoryNetworkProbe:
             latest_first = slice(sentences.shape[1] - 1, None, -1) if sentences.size else slice(0)
             yield [(site, captured[site].weights[..., latest_first], attention_batch) for site in captured]
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per question, or the percentage of right answers."""
         scores = evaluate_restarts(self.model, self.examples, indices)
-        return ProbeScore(float(scores.loss[0]) if metric == "loss" else 100 - float(scores.error[0]))
+        return SubjectScore(float(scores.loss[0]) if metric == "loss" else 100 - float(scores.error[0]))

@@ -1,4 +1,4 @@
-"""Probes of encoders: classification, tagging, question answering, embeddings and masked language modelling."""
+"""Subjects of head studies on encoders: classifiers, taggers, question answering, embeddings, masked language models."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from regard.data.squad import SquadExamples, read_squad
 from regard.errors import UsageError
 from regard.interpret.head_report import CHANGE
 from regard.interpret.head_statistics import AttentionBatch, pad_ids
-from regard.interpret.probes import (
+from regard.interpret.subjects import (
     ATTENTION_BATCH_TOKENS,
     MIN_PROBABILITY,
     NO_MATCH_OFFSET,
     Indices,
-    ProbeScore,
     SiteAttention,
+    SubjectScore,
     find_special,
 )
 from regard.models.layers.pooling import POOLING_SITE
@@ -59,7 +59,7 @@ class EncoderAttention:
             yield [(site, captured[site].weights, batch) for site in captured]
 
 
-class LabelProbe:
+class LabelSubject:
     """Labelled texts: loss, accuracy or macro-F1."""
 
     unit: ClassVar[str] = "texts"
@@ -74,7 +74,7 @@ class LabelProbe:
         examples.label_matrix(pipeline.labels)  # reject unknown labels before anything is computed
 
     @classmethod
-    def read(cls, pipeline: ClassificationPipeline, files: Sequence[str], config: ReadConfig) -> LabelProbe:
+    def read(cls, pipeline: ClassificationPipeline, files: Sequence[str], config: ReadConfig) -> LabelSubject:
         """Read files of labelled texts."""
         return cls(pipeline, read_labelled(files, pipeline.read_config(config)))
 
@@ -100,7 +100,7 @@ class LabelProbe:
             attention = AttentionBatch(keys, keys, is_special, is_self=True)
             yield [(site, captured[site].weights, pooling if site == POOLING_SITE else attention) for site in captured]
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per text, or accuracy or macro-F1 in percent."""
         examples = self.examples.select(indices)
         if metric == "loss":
@@ -108,10 +108,10 @@ class LabelProbe:
         labels = list(self.pipeline.stream(examples.texts, examples.pairs))
         scores = self.pipeline.evaluate(examples, labels)
         if metric == "f1":
-            return ProbeScore(float(scores["macro_f1"]))
-        return ProbeScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact_match"]))
+            return SubjectScore(float(scores["macro_f1"]))
+        return SubjectScore(float(scores["accuracy"] if "accuracy" in scores else scores["exact_match"]))
 
-    def _loss(self, examples: LabelledTexts) -> ProbeScore:
+    def _loss(self, examples: LabelledTexts) -> SubjectScore:
         probabilities = self.classifier.predict(examples.texts, examples.pairs).probabilities  # [texts, labels]
         targets = examples.label_matrix(self.pipeline.labels)
         if self.pipeline.thresholds is None:
@@ -120,10 +120,10 @@ class LabelProbe:
         else:
             target_probabilities = np.where(targets > 0, probabilities, 1 - probabilities)
             losses = -np.log(np.maximum(target_probabilities, MIN_PROBABILITY)).mean(axis=1)
-        return ProbeScore.from_losses(losses, len(examples))
+        return SubjectScore.from_losses(losses, len(examples))
 
 
-class TagProbe:
+class TagSubject:
     """Tagged sentences: loss of the right tags, strict F1 of entities, or accuracy of tags."""
 
     unit: ClassVar[str] = "sentences"
@@ -139,7 +139,7 @@ class TagProbe:
         examples.tag_ids(pipeline.tags)  # reject unknown tags before anything is computed
 
     @classmethod
-    def read(cls, pipeline: TokenClassificationPipeline, files: Sequence[str], config: ReadConfig) -> TagProbe:
+    def read(cls, pipeline: TokenClassificationPipeline, files: Sequence[str], config: ReadConfig) -> TagSubject:
         """Read files of tagged sentences."""
         return cls(pipeline, read_tagged(files, config))
 
@@ -153,22 +153,22 @@ class TagProbe:
         encoded = encode_texts(special_tokens, texts, None, self.tagger.max_length)
         yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per word, or F1 of entities or accuracy of tags in percent."""
         examples = self.examples.select(indices)
         if metric != "loss":
             predictions = self.pipeline.tag_sentences(examples)
-            return ProbeScore(float(self.pipeline.evaluate(examples, predictions)[metric]))
+            return SubjectScore(float(self.pipeline.evaluate(examples, predictions)[metric]))
         spans = [word_spans(sentence.words) for sentence in examples.sentences]
         logprobs = self.tagger.predict([sentence.text for sentence in examples.sentences], spans).logprobs
         targets = examples.tag_ids(self.pipeline.tags)
         losses = []
         for sentence_logprobs, tag_ids in zip(logprobs, targets, strict=True):
             losses.append(-sentence_logprobs[np.arange(len(tag_ids)), tag_ids].sum())
-        return ProbeScore.from_losses(losses, sum(map(len, targets)))
+        return SubjectScore.from_losses(losses, sum(map(len, targets)))
 
 
-class QuestionAnsweringProbe:
+class QuestionAnsweringSubject:
     """Questions about passages: F1 or exact match with the reference answers."""
 
     unit: ClassVar[str] = "questions"
@@ -182,7 +182,7 @@ class QuestionAnsweringProbe:
     @classmethod
     def read(
         cls, pipeline: QuestionAnsweringPipeline, files: Sequence[str], config: ReadConfig
-    ) -> QuestionAnsweringProbe:
+    ) -> QuestionAnsweringSubject:
         """Read files in SQuAD format."""
         return cls(pipeline, read_squad(files, config))
 
@@ -196,14 +196,14 @@ class QuestionAnsweringProbe:
         encoded = encode_questions(pipeline.special_tokens, pairs, pipeline.max_length, pipeline.overlap)
         yield from EncoderAttention(self.model, pipeline.special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """F1 or exact match in percent."""
         examples = SquadExamples.from_examples([self.examples.examples[index] for index in indices])
         answers = self.pipeline.answer(question_passage_pairs(examples.examples))
-        return ProbeScore(float(self.pipeline.evaluate(examples, answers)[metric]))
+        return SubjectScore(float(self.pipeline.evaluate(examples, answers)[metric]))
 
 
-class EmbeddingProbe:
+class EmbeddingSubject:
     """Texts: how far their embeddings move, 1 − cosine, from those of the intact model."""
 
     unit: ClassVar[str] = "texts"
@@ -217,7 +217,7 @@ class EmbeddingProbe:
         self._intact_vectors = np.zeros((0, 0), dtype=np.float32)
 
     @classmethod
-    def read(cls, pipeline: EmbeddingPipeline, files: Sequence[str], config: ReadConfig) -> EmbeddingProbe:
+    def read(cls, pipeline: EmbeddingPipeline, files: Sequence[str], config: ReadConfig) -> EmbeddingSubject:
         """Read files of texts, one per line."""
         return cls(pipeline, read_documents(files, config, "line"))
 
@@ -234,10 +234,10 @@ class EmbeddingProbe:
             encoded.add(ids, np.zeros(len(ids), dtype=np.int32), text_index)
         yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Mean of 1 − cosine between the embeddings under the active ablation and those of the intact model."""
         cosines = (self._embed(indices) * self._embed_intact(indices)).sum(axis=1, dtype=np.float64)
-        return ProbeScore.from_losses(np.maximum(1 - cosines, 0), len(indices))
+        return SubjectScore.from_losses(np.maximum(1 - cosines, 0), len(indices))
 
     def _embed(self, indices: Indices) -> NDArray[np.float32]:
         return normalize(self.pipeline.embed(self.documents.select(indices).texts).vectors)
@@ -251,7 +251,7 @@ class EmbeddingProbe:
         return self._intact_vectors
 
 
-class MaskedProbe:
+class MaskedSubject:
     """Running text: loss of masked tokens."""
 
     unit: ClassVar[str] = "documents"
@@ -263,7 +263,7 @@ class MaskedProbe:
         self.model = pipeline.model
 
     @classmethod
-    def read(cls, pipeline: FillMaskPipeline, files: Sequence[str], config: ReadConfig) -> MaskedProbe:
+    def read(cls, pipeline: FillMaskPipeline, files: Sequence[str], config: ReadConfig) -> MaskedSubject:
         """Read files of running text."""
         return cls(pipeline, read_documents(files, config))
 
@@ -277,6 +277,6 @@ class MaskedProbe:
         encoded = encode_texts(special_tokens, texts, None, self.pipeline.max_length)
         yield from EncoderAttention(self.model, special_tokens.tokenizer)(encoded)
 
-    def score(self, metric: str, indices: Indices) -> ProbeScore:
+    def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per masked token."""
-        return ProbeScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))
+        return SubjectScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))
