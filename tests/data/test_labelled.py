@@ -83,6 +83,17 @@ def test_a_tsv_has_a_header_if_it_is_asked_for_or_names_the_columns(tmp_path: Pa
     assert len(read_labelled([path], ReadConfig(header=header))) == 2 - (header != "no")
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.parametrize("names", [("label", "sentence"), ("mood", "text"), ("label", "text")])
+def test_a_column_named_label_or_text_is_that_one_wherever_it_stands(
+    tmp_path: Path, names: tuple[str, str], separator: str
+) -> None:
+    path = tmp_path / ("x.csv" if separator == "," else "x.tsv")
+    path.write_text("".join(separator.join(cells) + "\n" for cells in (names, ("good", "nice film"), ("bad", "dull"))))
+    labelled = read_labelled([path])
+    assert (labelled.texts, labelled.labels) == (["nice film", "dull"], ["good", "bad"])
+
+
 def test_labels_of_json_may_be_numbers(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b", "label": false}\n')
     assert read_labelled([tmp_path / "x.jsonl"]).labels == ["1", "false"]

@@ -95,10 +95,15 @@ def _detect_header(
     rows = chain(sample, rows)
     first_cells = [cell.strip() for cell in sample[0].cells] if sample else []
     roles = {role for role, _ in columns}
-    if format == "tsv" or not first_cells:
-        return format == "csv" or roles <= {*first_cells}, rows
-    if roles & {*first_cells}:
+    if not first_cells:
+        return format == "csv", rows
+    if roles <= {*first_cells}:
         return True, rows
+    names_columns = bool(roles & {*first_cells})
+    if names_columns and format == "csv":
+        return True, rows
+    if format == "tsv" and not names_columns:
+        return False, rows
     has_header = not _looks_like_data(first_cells, [row.cells for row in sample[1:] if not row.fault])
     shown = ", ".join(repr(cell[:MAX_SHOWN_CELL]) for cell in first_cells)
     if has_header:
@@ -194,11 +199,18 @@ class _ColumnResolver:
             if all(role in self.header_names for role in roles):
                 return self.num_cells, [self.header_names.index(role) for role in roles]
             num_columns = len(self.columns)
+            if self.num_cells == num_columns and sum(role in self.header_names for role in roles) == num_columns - 1:
+                return num_columns, self._complete(roles)
             # of a file without header, the check of each row reports the missing cells with their line
             is_too_narrow = self.num_cells < num_columns and not self.has_header
             if self.num_cells == num_columns or is_too_narrow:
                 return num_columns, list(range(num_columns))
         return self.num_cells, [self._find(role, requested) for role, requested in self.columns]
+
+    def _complete(self, roles: Sequence[str]) -> list[int]:
+        """Indices of the columns where the header names all roles but one, which gets the column that is left."""
+        (unnamed_index,) = (index for index, name in enumerate(self.header_names) if name not in roles)
+        return [self.header_names.index(role) if role in self.header_names else unnamed_index for role in roles]
 
     def _find(self, role: str, requested: str) -> int:
         """Index of the column for one role."""

@@ -219,33 +219,13 @@ def _read_rows(name: str, config: ReadConfig, stack: ExitStack, notes: list[str]
             advice="set --format tsv, csv or jsonl",
         )
     lines = iter_checked_lines(stack.enter_context(open_bytes(name)), name, config.encoding)
-    first_line = next(lines, None)
-    if first_line is None:
-        return
     columns: list[Column] = [("text", config.text), ("label", config.label)]
     if config.pair:
         columns.append(("pair", config.pair))
-    elif format == "tsv" and config.header != "no" and not (config.text or config.label):
-        columns = _columns_of_header(first_line.text.split("\t")) or columns
-    for row in read_rows(chain([first_line], lines), format, columns, config, name, notes=notes):
+    for row in read_rows(lines, format, columns, config, name, notes=notes):
         if not row.fault:
             row = row._replace(fault=find_field_fault(row) or _find_blank_field(row, bool(config.label_separator)))
         yield row
-
-
-def _columns_of_header(cells: Sequence[str]) -> list[Column]:
-    """Columns that the first row of a TSV names; empty if that row is data.
-
-    >>> _columns_of_header(["sentence", "label"]), _columns_of_header(["good film", "1"])
-    ([('text', '1'), ('label', 'label')], [])
-    """
-    names = [cell.strip() for cell in cells]
-    if "label" not in names:
-        return []
-    text_column = "text" if "text" in names else ""
-    if not text_column and len(names) == 2:
-        text_column = str(2 - names.index("label"))
-    return [("text", text_column), ("label", "label")]
 
 
 def _find_blank_field(row: DataRow, may_lack_labels: bool) -> Fault | None:
