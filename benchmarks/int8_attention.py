@@ -2,7 +2,7 @@
 
 python -m benchmarks.int8_attention ../shared/data/sst2/test.tsv
 
-Reads the first sentences of the file with MiniLM. Beside the engine, inputs of linear layers are rounded in torch as the
+Reads the first sentences of the file with MiniLM. Beside the engine, torch rounds the inputs of linear layers as the
 engine does; the reference is torch without rounding. Writes benchmarks/results/int8_attention.json.
 """
 

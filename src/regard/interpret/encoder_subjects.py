@@ -1,4 +1,4 @@
-"""Subjects of head studies on encoders: classifiers, taggers, question answering, embeddings, masked language models."""
+"""Subjects of head studies on encoders: classifiers, taggers, answers, embeddings, masked language models."""
 
 from __future__ import annotations
 
