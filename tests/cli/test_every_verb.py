@@ -83,6 +83,7 @@ USING = [
     "data clean pairs.csv --out cleaned.tsv",
     "data join pairs.csv --out joined.tsv",
     "data make copy --count 3 --out copy.tsv",
+    "data make recall --count 3 --distance 2-5 --out recall.tsv",
     "doctor --quick",
     "bench encoder --quick --rounds 1 --count 2 --threads 1",
     "demo --seconds 1 --out demo",

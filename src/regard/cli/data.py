@@ -35,14 +35,18 @@ Each pass uses every pair once and joins other pairs.
 \b
   regard data join train.en train.de --max-pairs 5 --passes 3 --out long.en long.de
 """
-MAKE = """Generate synthetic pairs: dates, numbers (extra `numbers`), spoken, copy, reverse or sort.
+MAKE = """Generate synthetic pairs: dates, numbers (extra `numbers`), spoken, copy, reverse, sort or recall.
 
-Each target belongs to one split, so that no test pair occurs in training data.
+Each target belongs to one split, so that no test pair occurs in training data; of recall, each source.
+
+A source of recall is letters with one digit among them, its target the digit: `c a 7 f b d` → `7`. The letters after
+the digit are the distance, between LOW and HIGH of --distance with equal probability; every source has HIGH letters.
 
 \b
   regard data make dates --count 50000 --out dates.tsv
   regard data make sort --count 1000 --split test --out test.in test.out
   regard data make reverse --lengths 24-30 --out long.tsv
+  regard data make recall --distance 10-200 --out recall.tsv
 """
 
 
@@ -167,7 +171,7 @@ def clean(
 @verb(
     MAKE,
     [
-        click.Argument(["kind"], metavar="dates|numbers|spoken|copy|reverse|sort"),
+        click.Argument(["kind"], metavar="dates|numbers|spoken|copy|reverse|sort|recall"),
         OUT,
         Option(["--count"], type=click.IntRange(0), default=10_000, help="Number of pairs. [default: 10000]"),
         Option(["--seed"], type=click.IntRange(0), default=1, help="Random seed. [default: 1]"),
@@ -186,12 +190,17 @@ def clean(
         Option(
             ["--alignment"],
             metavar="FILE",
-            help="Write the word alignments of spoken here, one line per pair: 0-0 1-2 …",
+            help="Write the word alignments of spoken or recall here, one line per pair: 0-0 1-2 …",
         ),
         Option(
             ["--lengths"],
             metavar="LOW-HIGH",
             help="Range of letters per row of copy, reverse and sort. [default: 3-12]",
+        ),
+        Option(
+            ["--distance"],
+            metavar="LOW-HIGH",
+            help="Range of letters after the digit of recall. [default: 0-40]",
         ),
     ],
     greedy=("--out",),
@@ -206,6 +215,7 @@ def make(
     split: str,
     languages: str,
     lengths: str | None,
+    distance: str | None,
     alignment: str | None,
     as_json: bool,
 ) -> None:
@@ -213,9 +223,18 @@ def make(
     from regard.data.synthetic import generate_rows
 
     codes = [code.strip() for code in languages.split(",") if code.strip()]
-    rows = list(generate_rows(kind, count, seed, split=split, languages=codes, lengths=_parse_range(lengths)))
+    generated = generate_rows(
+        kind,
+        count,
+        seed,
+        split=split,
+        languages=codes,
+        lengths=_parse_range("--lengths", lengths),
+        distances=_parse_range("--distance", distance),
+    )
+    rows = list(generated)
     if alignment and rows and not rows[0].links:
-        raise UsageError(f"{kind} has no word alignments: --alignment is for spoken")
+        raise UsageError(f"{kind} has no word alignments: --alignment is for spoken and recall")
     _write_pairs(out, [(row.source, row.target) for row in rows])
     if alignment:
         write_lines(alignment, (" ".join(f"{source}-{target}" for source, target in row.links) for row in rows))
@@ -223,12 +242,12 @@ def make(
     print_result(result, [f"{count:,} pairs written to {' and '.join(out)}"], as_json)
 
 
-def _parse_range(text: str | None) -> tuple[int, int] | None:
+def _parse_range(option: str, text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     low, _, high = text.partition("-")
     if not (low.isdecimal() and high.isdecimal()):
-        raise UsageError(f"--lengths {text}: a minimum and a maximum are needed, as in 24-30")
+        raise UsageError(f"{option} {text}: a minimum and a maximum are needed, as in 24-30")
     return int(low), int(high)
 
 

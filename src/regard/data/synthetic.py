@@ -1,8 +1,11 @@
-"""Synthetic pairs without limit: dates and numbers in many languages; copy, reverse and sort of letters.
+"""Synthetic pairs without limit: dates and numbers in many languages; copy, reverse, sort and recall of letters.
 
 The kind `spoken` has known word alignments: numbers in English words, and word for word in German order. German
 reads units before tens, so forty two becomes zwei vierzig. The links are mostly monotone and sometimes crossed, as
 between real languages.
+
+The kind `recall` has a known distance: among letters stands one digit, which is the target, and so many letters follow
+it. All sources are equally long, so that nothing but the distance differs between rows.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 from types import ModuleType
@@ -24,17 +28,29 @@ LAST_DATE = date(2099, 12, 31)
 NUMBER_LANGUAGES = ("cs", "de", "en", "es", "fi", "fr", "it", "nl", "pl", "pt", "ru", "sv", "tr", "uk")
 NUMBER_DIGITS = 6
 ALPHABET = "abcdefghijklmnop"
+DIGITS = "0123456789"
 LENGTHS = (3, 12)  # fewest and most letters of a row
+DISTANCES = (0, 40)  # fewest and most letters after the digit to recall
 SPLITS = ("train", "valid", "test", "all")
 
 
 class SyntheticPair(NamedTuple):
-    """One generated pair; `group` is its language or its length, for scores by group."""
+    """One generated pair; `group` is its language, length or distance, for scores by group."""
 
     source: str
     target: str
     group: str
     links: tuple[tuple[int, int], ...] = ()  # (source word, target word), where they are known
+    key: str = ""  # text that decides the split; empty: the target
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """What rows of a kind may be asked for; a kind refuses what it does not have."""
+
+    languages: Sequence[str] = ()
+    lengths: tuple[int, int] | None = None  # fewest and most letters
+    distances: tuple[int, int] | None = None  # fewest and most letters after the digit to recall
 
 
 def generate_pairs(
@@ -45,13 +61,14 @@ def generate_pairs(
     split: str = "train",
     languages: Sequence[str] = (),
     lengths: tuple[int, int] | None = None,
+    distances: tuple[int, int] | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a kind: dates, numbers, spoken, copy, reverse or sort.
+    """Yield pairs of a kind: dates, numbers, spoken, copy, reverse, sort or recall.
 
     >>> list(generate_pairs("reverse", 2, seed=5))
     [('k d k d c c', 'c c d k d k'), ('g l p e', 'e p l g')]
     """
-    rows = generate_rows(kind, count, seed, split=split, languages=languages, lengths=lengths)
+    rows = generate_rows(kind, count, seed, split=split, languages=languages, lengths=lengths, distances=distances)
     return ((row.source, row.target) for row in rows)
 
 
@@ -63,11 +80,16 @@ def generate_rows(
     split: str = "train",
     languages: Sequence[str] = (),
     lengths: tuple[int, int] | None = None,
+    distances: tuple[int, int] | None = None,
 ) -> Iterator[SyntheticPair]:
-    """Yield generated pairs, the same for the same arguments. `lengths` are the fewest and most letters of a row.
+    """Yield generated pairs, the same for the same arguments.
 
-    A target belongs to one split, whatever the seed (`split_of_target`): a date of the test split is in the training
-    split in no language.
+    `lengths` are the fewest and most letters of a row, `distances` the fewest and most letters after the digit to
+    recall. A target belongs to one split, whatever the seed (`split_of_target`): a date of the test split is in the
+    training split in no language. Of recall, which has ten targets only, it is the source.
+
+    >>> next(generate_rows("recall", 1, distances=(3, 7)))
+    SyntheticPair(source='a h 4 g h n o j', target='4', group='5', links=((2, 0),), key='a h 4 g h n o j')
     """
     if kind not in KINDS:
         raise UsageError(f"unknown kind of synthetic data {kind!r}{nearest(kind, KINDS)}: there are {', '.join(KINDS)}")
@@ -77,12 +99,17 @@ def generate_rows(
         raise UsageError(f"count ({count}) must not be negative")
     if lengths and not 1 <= lengths[0] <= lengths[1]:
         raise UsageError(f"lengths {lengths[0]}-{lengths[1]}: the first must be at least 1 and not above the second")
-    generator = KINDS[kind](languages, lengths)
+    if distances and not (0 <= distances[0] <= distances[1] and distances[1] >= 1):
+        raise UsageError(
+            f"distances {distances[0]}-{distances[1]}: the first must be at least 0 and not above the second, which "
+            "must be at least 1"
+        )
+    generator = KINDS[kind](RowSettings(languages, lengths, distances=distances))
     return _filter_split(generator, count, Random(f"{kind} {seed} {split}"), split)
 
 
 def split_of_target(target: str) -> str:
-    """Split that a target belongs to: one in twenty is for validation, one in twenty for testing.
+    """Split that a target, or a source, belongs to: one in twenty is for validation, one in twenty for testing.
 
     >>> split_of_target("2017-03-03"), split_of_target("2017-03-05")
     ('train', 'test')
@@ -92,15 +119,14 @@ def split_of_target(target: str) -> str:
 
 
 Generator = Callable[[Random], SyntheticPair]
-Lengths = tuple[int, int] | None  # fewest and most letters
-Kind = Callable[[Sequence[str], Lengths], Generator]  # languages and lengths → generator of pairs
+Kind = Callable[[RowSettings], Generator]
 
 
 def _filter_split(generator: Generator, count: int, random: Random, split: str) -> Iterator[SyntheticPair]:
-    """Yield `count` pairs whose target belongs to the split."""
+    """Yield `count` pairs that belong to the split."""
     while count:
         pair = generator(random)
-        if split in ("all", split_of_target(pair.target)):
+        if split in ("all", split_of_target(pair.key or pair.target)):
             yield pair
             count -= 1
 
@@ -121,22 +147,24 @@ def _check_languages(
     return languages or defaults
 
 
-def _refuse_languages(languages: Sequence[str]) -> None:
-    if languages:
-        raise ConfigError("languages are for dates and numbers only")
+def _refuse_unknown(settings: RowSettings, *known: str) -> None:
+    """Refuse the settings that are not known to a kind."""
+    kinds = {
+        "languages": "languages are for dates and numbers only",
+        "lengths": "lengths are for copy, reverse and sort only",
+        "distances": "distances are for recall only",
+    }
+    for name, message in kinds.items():
+        if name not in known and getattr(settings, name):
+            raise ConfigError(message)
 
 
-def _refuse_lengths(lengths: Lengths) -> None:
-    if lengths:
-        raise ConfigError("lengths are for copy, reverse and sort only")
-
-
-def _dates(languages: Sequence[str], lengths: Lengths) -> Generator:
+def _dates(settings: RowSettings) -> Generator:
     """A date in a language → ISO: viernes, 3 de marzo de 2017 → 2017-03-03."""
-    _refuse_lengths(lengths)
+    _refuse_unknown(settings, "languages")
     babel = _import_library("babel.dates", "Babel")
     locales = set(_import_library("babel.localedata", "Babel").locale_identifiers())
-    languages = _check_languages(languages, DATE_LANGUAGES, locales.__contains__)
+    languages = _check_languages(settings.languages, DATE_LANGUAGES, locales.__contains__)
     num_days = (LAST_DATE - FIRST_DATE).days + 1
 
     def generate(random: Random) -> SyntheticPair:
@@ -150,11 +178,11 @@ def _dates(languages: Sequence[str], lengths: Lengths) -> Generator:
     return generate
 
 
-def _numbers(languages: Sequence[str], lengths: Lengths) -> Generator:
+def _numbers(settings: RowSettings) -> Generator:
     """A number in words → digits: zweiundvierzig → 42."""
-    _refuse_lengths(lengths)
+    _refuse_unknown(settings, "languages")
     library = _import_library("num2words", "num2words")
-    languages = _check_languages(languages, NUMBER_LANGUAGES, library.CONVERTER_CLASSES.__contains__)
+    languages = _check_languages(settings.languages, NUMBER_LANGUAGES, library.CONVERTER_CLASSES.__contains__)
 
     def generate(random: Random) -> SyntheticPair:
         num_digits = random.randint(1, NUMBER_DIGITS)  # as many short numbers as long ones
@@ -166,10 +194,9 @@ def _numbers(languages: Sequence[str], lengths: Lengths) -> Generator:
     return generate
 
 
-def _number_words(languages: Sequence[str], lengths: Lengths) -> Generator:
+def _number_words(settings: RowSettings) -> Generator:
     """A number in English words → word for word in German order: forty two → zwei vierzig."""
-    _refuse_lengths(lengths)
-    _refuse_languages(languages)
+    _refuse_unknown(settings)
 
     def generate(random: Random) -> SyntheticPair:
         number = random.randrange(10 ** random.randint(1, NUMBER_DIGITS))
@@ -187,9 +214,9 @@ def _number_words(languages: Sequence[str], lengths: Lengths) -> Generator:
 def _letters(transform: Callable[[list[str]], list[str]]) -> Kind:
     """Letters → the same letters, transformed."""
 
-    def kind(languages: Sequence[str], lengths: Lengths) -> Generator:
-        _refuse_languages(languages)
-        min_length, max_length = lengths or LENGTHS
+    def kind(settings: RowSettings) -> Generator:
+        _refuse_unknown(settings, "lengths")
+        min_length, max_length = settings.lengths or LENGTHS
 
         def generate(random: Random) -> SyntheticPair:
             length = random.randint(min_length, max_length)
@@ -201,6 +228,23 @@ def _letters(transform: Callable[[list[str]], list[str]]) -> Kind:
     return kind
 
 
+def _recall(settings: RowSettings) -> Generator:
+    """Letters with one digit among them → the digit; as many letters follow it as the distance says."""
+    _refuse_unknown(settings, "distances")
+    nearest_distance, farthest_distance = settings.distances or DISTANCES
+
+    def generate(random: Random) -> SyntheticPair:
+        distance = random.randint(nearest_distance, farthest_distance)
+        digit = random.choice(DIGITS)
+        words = random.choices(ALPHABET, k=farthest_distance)
+        words.insert(farthest_distance - distance, digit)
+        source = " ".join(words)
+        links = ((farthest_distance - distance, 0),)
+        return SyntheticPair(source, digit, group=str(distance), links=links, key=source)
+
+    return generate
+
+
 KINDS: Mapping[str, Kind] = {
     "dates": _dates,
     "numbers": _numbers,
@@ -208,6 +252,7 @@ KINDS: Mapping[str, Kind] = {
     "copy": _letters(list),
     "reverse": _letters(lambda letters: letters[::-1]),
     "sort": _letters(sorted),
+    "recall": _recall,
 }
 
 _SMALL = (
