@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar
 
@@ -96,6 +96,11 @@ class Model(nn.Module):
             for name, module in self.named_modules()
             if isinstance(module, nn.Linear) and name not in OUTPUT_LAYERS
         }
+
+
+def to_arrays(tensors: Iterable[Tensor]) -> list[NDArray[np.float32]]:
+    """Convert tensors to float32 arrays."""
+    return [tensor.float().cpu().numpy() for tensor in tensors]
 
 
 class _SkipInitialization(TorchFunctionMode):

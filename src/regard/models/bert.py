@@ -31,7 +31,7 @@ from regard.backends import PositionCodes
 from regard.config.description import LayerDescription, bert_stack
 from regard.config.models import BertConfig
 from regard.errors import UsageError
-from regard.models.base import Packable
+from regard.models.base import Packable, to_arrays
 from regard.models.layers.activations import ACTIVATIONS
 from regard.models.layers.block import FeedForward
 from regard.models.layers.layer_spec import BlockSparsity, LayerSpec
@@ -139,8 +139,7 @@ class Bert(Packable):
     ) -> list[Tensor]:  # each [N, D]
         """Hidden states after each layer; the last are the output of the model."""
         embedded = self.embed(ids, batch, token_types, noise)
-        *inner, last = self.encoder.hidden_states(embedded, batch, noise)
-        return [*inner, self.encoder.final_norm(last)]
+        return self.encoder.layer_states(embedded, batch, noise)[1:]
 
     def embed(self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None, noise: Noise | None) -> Tensor:
         """Sum of token, position and token-type embeddings, normalised: the input of the first block, [N, D]."""
@@ -255,6 +254,13 @@ class Bert(Packable):
         """Hidden states of all tokens, [N, D]. `token_types` defaults to those of the tokens."""
         hidden, _ = self._encode_packed(tokens, token_types)
         return hidden.float().cpu().numpy()
+
+    @torch.inference_mode()
+    def layer_states(self, tokens: Tokens) -> list[NDArray[np.float32]]:
+        """Embeddings of all tokens and hidden states after each layer, each [N, D]."""
+        ids, batch = self.to_tensors(tokens)
+        embedded = self.embed(ids, batch, self.token_type_tensor(tokens), None)
+        return to_arrays(self.encoder.layer_states(embedded, batch))
 
     @torch.inference_mode()
     def embed_texts(self, tokens: Tokens, pooling: Sequence[str] = ("mean",)) -> NDArray[np.float32]:

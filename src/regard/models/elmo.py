@@ -122,6 +122,10 @@ class Elmo(Model):
             layers.append(torch.cat([left, right], dim=1))
         return torch.stack(layers, dim=1).float().cpu().numpy()
 
+    def layer_states(self, texts: Tokens) -> list[NDArray[np.float32]]:
+        """Features of every token by layer, each [N, 2D]; the first are the embeddings."""
+        return list(self.features(texts).swapaxes(0, 1))
+
     def _indices_without(self, tokens: Tokens, boundaries: NDArray[np.int32]) -> Tensor:
         """Indices of all packed tokens but the boundaries."""
         indices = np.delete(np.arange(len(tokens.ids)), boundaries)

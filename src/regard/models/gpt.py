@@ -21,7 +21,7 @@ from regard.backends import PositionCodes
 from regard.config.description import gpt_stack
 from regard.config.models import GptConfig
 from regard.errors import UsageError
-from regard.models.base import TOKEN_MULTIPLE, Packable, prepack_output_projection, top_candidates
+from regard.models.base import TOKEN_MULTIPLE, Packable, prepack_output_projection, to_arrays, top_candidates
 from regard.models.elmo import drop_first_tokens, drop_last_tokens
 from regard.models.layers.layer_spec import build_layers
 from regard.models.layers.losses import vocabulary_loss
@@ -138,6 +138,12 @@ class Gpt(Packable):
     def logits(self, tokens: Tokens) -> Tensor:
         """Logits of the token after each token, [N, V]."""
         return nn.functional.linear(self(tokens), self.output_weight)
+
+    @torch.inference_mode()
+    def layer_states(self, tokens: Tokens) -> list[NDArray[np.float32]]:
+        """Embeddings of all tokens and hidden states after each layer, each [N, D]."""
+        ids, batch = self.to_tensors(tokens)
+        return to_arrays(self.decoder.layer_states(self._embed(ids, batch.positions, None), batch))
 
     @torch.no_grad()
     def read(self, tokens: Tokens) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig, Seq2SeqConfig
-from regard.models.base import Model
+from regard.models.base import Model, to_arrays
 from regard.models.layers.losses import vocabulary_loss
 from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
 from regard.models.layers.recurrent import RecurrentEncoder
@@ -41,12 +41,23 @@ class RnnTextEncoder(nn.Module):
 
     def forward(self, ids: Tensor, batch: PackedBatch, features: Tensor | None, noise: Noise | None) -> Tensor:
         """Hidden states of all tokens, [N, 2D]."""
-        embedded = self.token_embedding(ids)
-        if self.scalar_mix is not None:
-            assert features is not None
-            embedded = torch.cat([embedded, self.scalar_mix(features.to(embedded.dtype))], dim=1)
+        embedded = self.embed(ids, features)
         hidden, _ = self.recurrent(apply_dropout(embedded, self.config.dropout, noise, "words"), batch, noise)
         return hidden
+
+    def embed(self, ids: Tensor, features: Tensor | None) -> Tensor:
+        """Embeddings of all tokens, with the mix of their frozen features."""
+        embedded: Tensor = self.token_embedding(ids)
+        if self.scalar_mix is None:
+            return embedded
+        assert features is not None
+        return torch.cat([embedded, self.scalar_mix(features.to(embedded.dtype))], dim=1)
+
+    def layer_states(self, ids: Tensor, batch: PackedBatch, features: Tensor | None) -> list[Tensor]:
+        """Embeddings of all tokens and hidden states after each layer."""
+        embedded = self.embed(ids, features)
+        hidden_states, _ = self.recurrent.run_layers(embedded, batch, None)
+        return [embedded, *hidden_states]
 
     def mix_weights(self) -> tuple[list[float], float]:
         """Softmax weights of the frozen layers and the scale of their mix; empty and 0 without frozen layers."""
@@ -71,8 +82,16 @@ class RnnTextModel(Model):
     def hidden_states(self, batch: TextBatch, noise: Noise | None) -> tuple[Tensor, PackedBatch]:
         """Hidden states of all tokens, [N, 2D], and their layout."""
         ids, packed = self.to_tensors(batch.tokens)
-        features = None if batch.features is None else torch.from_numpy(batch.features).to(self.device())
-        return self.encoder(ids, packed, features, noise), packed
+        return self.encoder(ids, packed, self._features(batch), noise), packed
+
+    @torch.inference_mode()
+    def layer_states(self, batch: TextBatch) -> list[NDArray[np.float32]]:
+        """Embeddings of all tokens and hidden states after each layer, each [N, ·]."""
+        ids, packed = self.to_tensors(batch.tokens)
+        return to_arrays(self.encoder.layer_states(ids, packed, self._features(batch)))
+
+    def _features(self, batch: TextBatch) -> Tensor | None:
+        return None if batch.features is None else torch.from_numpy(batch.features).to(self.device())
 
 
 class RnnClassifier(RnnTextModel, TextClassifierModel):

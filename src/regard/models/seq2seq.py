@@ -20,7 +20,7 @@ from regard.attention.masks import BoundMask, padding
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.trace import trace
 from regard.config.rnn_models import Seq2SeqConfig
-from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
+from regard.models.base import EncoderDecoder, sentences_of_rows, to_arrays, top_candidates
 from regard.models.layers.losses import target_logprobs, vocabulary_loss
 from regard.models.layers.recurrent import (
     DECODER_ATTENTION_SITE,
@@ -108,6 +108,14 @@ class Seq2Seq(EncoderDecoder):
         ids, batch = self.to_tensors(source, self.token_multiple(noise))
         hidden, last_states = self.encoder(self._embed(ids, "source", noise), batch, noise)
         return self.decoder.initial_state(last_states), self.decoder.precompute_keys_values(hidden, batch), batch
+
+    @torch.inference_mode()
+    def layer_states(self, source: Tokens) -> list[NDArray[np.float32]]:
+        """Embeddings of all source tokens and the encoder's hidden states after each layer, each [N, ·]."""
+        ids, batch = self.to_tensors(source)
+        embedded = self._embed(ids, "source", None)
+        hidden_states, _ = self.encoder.run_layers(embedded, batch, None)
+        return to_arrays([embedded, *hidden_states])
 
     def forward(self, source: Tokens, target: Tokens, noise: Noise | None = None) -> Tensor:
         """Hidden states of the target tokens, [N, O]."""

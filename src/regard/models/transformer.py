@@ -19,7 +19,7 @@ from regard.attention.trace import trace
 from regard.backends import PositionCodes
 from regard.config.description import transformer_decoder, transformer_encoder
 from regard.config.models import TransformerConfig
-from regard.models.base import EncoderDecoder, sentences_of_rows, top_candidates
+from regard.models.base import EncoderDecoder, sentences_of_rows, to_arrays, top_candidates
 from regard.models.layers.layer_spec import build_layers
 from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Candidates, Tokens
@@ -125,6 +125,27 @@ class Transformer(EncoderDecoder):
         sources = self.decoder.precompute_keys_values(source_hidden, source_batch)
         hidden = self._embed(ids, batch.positions, "target", self.target_positions, noise)
         return self.decoder(hidden, batch, noise, sources=sources, source_mask=source_mask)
+
+    @torch.inference_mode()
+    def layer_states(self, source: Tokens) -> list[NDArray[np.float32]]:
+        """Embeddings of all source tokens and the encoder's hidden states after each layer, each [N, D]."""
+        ids, batch = self.to_tensors(source)
+        embedded = self._embed(ids, batch.positions, "source", self.source_positions, None)
+        return to_arrays(self.encoder.layer_states(embedded, batch))
+
+    @torch.inference_mode()
+    def decoder_layer_states(self, source: Tokens, target: Tokens) -> list[NDArray[np.float32]]:
+        """Embeddings of the decoder's input tokens and its hidden states after each layer, each [N, D].
+
+        The input is bos and the target tokens; each state has read its own token and those before it.
+        """
+        source_hidden, source_batch = self.encode(source)
+        decoder_input, _ = self.shift_targets(target)
+        ids, batch = self.to_tensors(decoder_input)
+        embedded = self._embed(ids, batch.positions, "target", self.target_positions, None)
+        sources = self.decoder.precompute_keys_values(source_hidden, source_batch)
+        source_mask = source_batch.cross_mask(batch)
+        return to_arrays(self.decoder.layer_states(embedded, batch, sources=sources, source_mask=source_mask))
 
     @torch.inference_mode()
     def start(self, source: Tokens, max_length: int) -> TransformerState:

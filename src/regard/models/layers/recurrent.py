@@ -52,7 +52,13 @@ class RecurrentEncoder(nn.Module):
 
     def forward(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None) -> tuple[Tensor, list[State]]:
         """Hidden states of all tokens [N, directions · D], and each layer's last states [B, directions · D]."""
+        hidden_states, last_states = self.run_layers(hidden, batch, noise)
+        return hidden_states[-1], last_states
+
+    def run_layers(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None) -> tuple[list[Tensor], list[State]]:
+        """Hidden states of all tokens after each layer, and each layer's last states."""
         time_majors = [TimeMajor(batch, backwards=direction == 1) for direction in range(self.num_directions)]
+        hidden_states: list[Tensor] = []
         last_states: list[State] = []
         for layer, cells in enumerate(self.layers):
             if layer:
@@ -64,8 +70,9 @@ class RecurrentEncoder(nn.Module):
                 outputs.append(output)
                 states.append(state)
             hidden = torch.cat(outputs, dim=-1)
+            hidden_states.append(hidden)
             last_states.append(tuple(torch.cat(directions, dim=-1) for directions in zip(*states, strict=True)))
-        return hidden, last_states
+        return hidden_states, last_states
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,19 @@ class TransformerStack(nn.Module):
         if cache is not None:
             cache.length += batch.max_length
 
+    def layer_states(
+        self,
+        embedded: Tensor,
+        batch: PackedBatch,
+        noise: Noise | None = None,
+        *,
+        sources: Sequence[CrossKeyValues] = (),
+        source_mask: BoundMask | None = None,
+    ) -> list[Tensor]:  # each [N, D]
+        """The input and the hidden states after each layer; the last are normalised, as the output of the stack is."""
+        *inner, last = self.hidden_states(embedded, batch, noise, sources=sources, source_mask=source_mask)
+        return [embedded, *inner, self.final_norm(last)]
+
     def precompute_keys_values(self, hidden: Tensor, batch: PackedBatch) -> list[CrossKeyValues]:
         """Keys and values of the source for every layer."""
         keys_values = []
