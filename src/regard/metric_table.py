@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import UsageError
@@ -36,6 +36,8 @@ class Metric:
     format: str = PERCENT  # of its value
     digits: int | None = 4  # decimals that count when models are compared; None: all
     signature: Any = None  # () → text: version and settings of what computes it
+    # kind of predictions → (Predictions) → ExampleStatistics: what it sums over examples, for intervals and tests
+    statistics: Mapping[str, Any] = field(default_factory=dict)
 
     def format_value(self, value: float) -> str:
         """Name and value, for reading."""
@@ -48,6 +50,7 @@ class Metric:
 
 
 _FUNCTIONS = "regard.tasks.named_metrics"
+_STATISTICS = "regard.tasks.example_statistics"
 _TOKENS = ("next tokens", "masked tokens", "bidirectional tokens")
 
 
@@ -134,25 +137,50 @@ METRICS = MetricTable(
                 "masked tokens": f"{_FUNCTIONS}:masked_accuracy",
                 "story answers": f"{_FUNCTIONS}:story_accuracy",
             },
+            statistics={
+                "labels": f"{_STATISTICS}:label_accuracy",
+                "tags": f"{_STATISTICS}:tag_accuracy",
+                "entities": f"{_STATISTICS}:tag_accuracy",
+                "story answers": f"{_STATISTICS}:story_accuracy",
+            },
         ),
-        "error": Metric("error", {"story answers": f"{_FUNCTIONS}:story_error"}, larger_is_better=False),
+        "error": Metric(
+            "error",
+            {"story answers": f"{_FUNCTIONS}:story_error"},
+            larger_is_better=False,
+            statistics={"story answers": f"{_STATISTICS}:story_error"},
+        ),
         "next_accuracy": Metric("next-sentence accuracy", {"masked tokens": f"{_FUNCTIONS}:next_sentence_accuracy"}),
         "macro_f1": Metric(
             "macro-F1",
             {"labels": f"{_FUNCTIONS}:label_macro_f1", "label sets": f"{_FUNCTIONS}:label_set_macro_f1"},
+            statistics={"labels": f"{_STATISTICS}:label_macro_f1", "label sets": f"{_STATISTICS}:label_set_macro_f1"},
         ),
         "micro_f1": Metric(
             "micro-F1",
             {"labels": f"{_FUNCTIONS}:label_micro_f1", "label sets": f"{_FUNCTIONS}:label_set_micro_f1"},
+            statistics={"labels": f"{_STATISTICS}:label_accuracy", "label sets": f"{_STATISTICS}:label_set_micro_f1"},
         ),
         "weighted_f1": Metric(
             "weighted F1",
             {"labels": f"{_FUNCTIONS}:label_weighted_f1", "label sets": f"{_FUNCTIONS}:label_set_weighted_f1"},
         ),
         "mcc": Metric("Matthews correlation", {"labels": f"{_FUNCTIONS}:matthews_correlation"}, format=POINTS),
-        "f1": Metric("F1", {"entities": f"{_FUNCTIONS}:entity_f1", "answers": f"{_FUNCTIONS}:answer_f1"}),
-        "precision": Metric("precision", {"entities": f"{_FUNCTIONS}:entity_precision"}),
-        "recall": Metric("recall", {"entities": f"{_FUNCTIONS}:entity_recall"}),
+        "f1": Metric(
+            "F1",
+            {"entities": f"{_FUNCTIONS}:entity_f1", "answers": f"{_FUNCTIONS}:answer_f1"},
+            statistics={"entities": f"{_STATISTICS}:entity_f1", "answers": f"{_STATISTICS}:answer_f1"},
+        ),
+        "precision": Metric(
+            "precision",
+            {"entities": f"{_FUNCTIONS}:entity_precision"},
+            statistics={"entities": f"{_STATISTICS}:entity_precision"},
+        ),
+        "recall": Metric(
+            "recall",
+            {"entities": f"{_FUNCTIONS}:entity_recall"},
+            statistics={"entities": f"{_STATISTICS}:entity_recall"},
+        ),
         "exact_match": Metric(
             "exact match",
             {
@@ -160,17 +188,27 @@ METRICS = MetricTable(
                 "answers": f"{_FUNCTIONS}:answer_exact_match",
                 "translations": f"{_FUNCTIONS}:translation_exact_match",
             },
+            statistics={
+                "label sets": f"{_STATISTICS}:label_set_exact_match",
+                "answers": f"{_STATISTICS}:answer_exact_match",
+                "translations": f"{_STATISTICS}:translation_exact_match",
+            },
         ),
         "answerable_f1": Metric("answerable F1", {"answers": f"{_FUNCTIONS}:answerable_f1"}),
         "no_answer_f1": Metric("no-answer F1", {"answers": f"{_FUNCTIONS}:no_answer_f1"}),
         "bleu": Metric(
-            "BLEU", {"translations": f"{_FUNCTIONS}:bleu"}, format=POINTS, signature=f"{_FUNCTIONS}:bleu_signature"
+            "BLEU",
+            {"translations": f"{_FUNCTIONS}:bleu"},
+            format=POINTS,
+            signature=f"{_FUNCTIONS}:bleu_signature",
+            statistics={"translations": f"{_STATISTICS}:bleu"},
         ),
         "bleu_lowercase": Metric(
             "BLEU, lower-cased",
             {"translations": f"{_FUNCTIONS}:bleu_lowercase"},
             format=POINTS,
             signature=f"{_FUNCTIONS}:bleu_lowercase_signature",
+            statistics={"translations": f"{_STATISTICS}:bleu_lowercase"},
         ),
         "chrf": Metric(
             "chrF", {"translations": f"{_FUNCTIONS}:chrf"}, format=POINTS, signature=f"{_FUNCTIONS}:chrf_signature"
@@ -181,6 +219,7 @@ METRICS = MetricTable(
             larger_is_better=False,
             format=POINTS,
             signature=f"{_FUNCTIONS}:ter_signature",
+            statistics={"translations": f"{_STATISTICS}:ter"},
         ),
     },
 )

@@ -1,0 +1,222 @@
+"""What each metric of the table sums over examples: predictions of one kind in, statistics of one seed out.
+
+The functions stand in the rows of `METRICS`, beside those that compute the metrics; for all examples together, their
+sums give the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import UsageError
+from regard.metric_table import METRICS
+from regard.registry import resolve
+from regard.tasks.entities import entity_counts
+from regard.tasks.predictions import (
+    PredictedLabels,
+    PredictedLabelSets,
+    PredictedStoryAnswers,
+    PredictedTags,
+    PredictedTranslations,
+    Predictions,
+)
+from regard.tasks.significance import ExampleStatistics, FloatArray
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU
+
+    from regard.tasks.question_answering import PredictedAnswers
+
+Counts = NDArray[np.int64]
+
+
+def collect_statistics(metric: str, predictions: Sequence[Predictions]) -> ExampleStatistics:
+    """Statistics of a metric for the predictions of one model, one element for each seed.
+
+    >>> labels = PredictedLabels(predictions=np.array([0, 1]), references=np.array([0, 0]), labels=["no", "yes"])
+    >>> collect_statistics("accuracy", [labels, labels]).seed_scores.tolist()
+    [50.0, 50.0]
+    """
+    kind = predictions[0].kind
+    function = resolve(METRICS[metric].statistics.get(kind))
+    if function is None:
+        names = [name for name, row in METRICS.items() if kind in row.statistics]
+        raise UsageError(
+            f"the metric {metric} of predictions that are {kind} says nothing of single examples, so it has no "
+            f"confidence interval: choose one of {', '.join(names) or 'another task'}"
+        )
+    return ExampleStatistics.stack([function(seed) for seed in predictions])
+
+
+# ---- labels
+
+
+def label_accuracy(predictions: PredictedLabels) -> ExampleStatistics:
+    """Right labels, of all texts."""
+    return _share(predictions.predictions == predictions.references)
+
+
+def label_macro_f1(predictions: PredictedLabels) -> ExampleStatistics:
+    """Twice the right labels, of all predicted and all true ones, by label."""
+    one_hot = np.eye(len(predictions.labels), dtype=np.int64)
+    return _f1_by_label(one_hot[predictions.predictions], one_hot[predictions.references])
+
+
+def label_set_macro_f1(predictions: PredictedLabelSets) -> ExampleStatistics:
+    """Twice the right labels, of all predicted and all true ones, by label."""
+    return _f1_by_label(predictions.predictions.astype(np.int64), predictions.references.astype(np.int64))
+
+
+def label_set_micro_f1(predictions: PredictedLabelSets) -> ExampleStatistics:
+    """Twice the right labels, of all predicted and all true ones."""
+    num_correct = (predictions.predictions & predictions.references).sum(1)
+    return ExampleStatistics.from_ratios(
+        2 * num_correct, predictions.predictions.sum(1) + predictions.references.sum(1)
+    )
+
+
+def label_set_exact_match(predictions: PredictedLabelSets) -> ExampleStatistics:
+    """Texts with exactly the right labels, of all."""
+    return _share((predictions.predictions == predictions.references).all(1))
+
+
+def _share(is_right: NDArray[np.bool_] | FloatArray) -> ExampleStatistics:
+    return ExampleStatistics.from_ratios(is_right, np.ones(len(is_right)))
+
+
+def _f1_by_label(predicted: Counts, references: Counts) -> ExampleStatistics:  # [examples, labels]
+    return ExampleStatistics.from_ratios(2 * predicted * references, predicted + references)
+
+
+# ---- tags and entities
+
+
+def tag_accuracy(predictions: PredictedTags) -> ExampleStatistics:
+    """Words with the right tag, of all words."""
+    pairs = [*zip(predictions.predictions, predictions.references, strict=True)]
+    num_correct = [sum(tag == reference for tag, reference in zip(*pair, strict=True)) for pair in pairs]
+    return ExampleStatistics.from_ratios(num_correct, [len(references) for _, references in pairs])
+
+
+def entity_f1(predictions: PredictedTags) -> ExampleStatistics:
+    """Twice the right entities, of all predicted and all true ones."""
+    correct, predicted, references = _entities(predictions)
+    return ExampleStatistics.from_ratios(2 * correct, predicted + references)
+
+
+def entity_precision(predictions: PredictedTags) -> ExampleStatistics:
+    """Right entities, of the predicted ones."""
+    correct, predicted, _ = _entities(predictions)
+    return ExampleStatistics.from_ratios(correct, predicted)
+
+
+def entity_recall(predictions: PredictedTags) -> ExampleStatistics:
+    """Right entities, of the true ones."""
+    correct, _, references = _entities(predictions)
+    return ExampleStatistics.from_ratios(correct, references)
+
+
+def _entities(predictions: PredictedTags) -> Counts:  # [3, sentences]
+    counts: Counts = entity_counts(predictions.predictions, predictions.references)[:, 0].T
+    return counts
+
+
+# ---- answers
+
+
+def answer_exact_match(predictions: PredictedAnswers) -> ExampleStatistics:
+    """Answers that equal a reference, of all."""
+    return _share(_answer_matches(predictions)[0])
+
+
+def answer_f1(predictions: PredictedAnswers) -> ExampleStatistics:
+    """F1 of each answer's words."""
+    return _share(_answer_matches(predictions)[1])
+
+
+def _answer_matches(predictions: PredictedAnswers) -> tuple[FloatArray, FloatArray]:
+    from regard.tasks.question_answering import answer_matches
+
+    return answer_matches(predictions.predictions, predictions.references)
+
+
+def story_accuracy(predictions: PredictedStoryAnswers) -> ExampleStatistics:
+    """Right answers, of the questions of each task."""
+    is_right = np.array(predictions.predictions) == np.array(predictions.references)
+    in_task = _task_table(predictions)
+    return ExampleStatistics.from_ratios(is_right[:, None] * in_task, in_task)
+
+
+def story_error(predictions: PredictedStoryAnswers) -> ExampleStatistics:
+    """Wrong answers, of the questions of each task."""
+    is_wrong = np.array(predictions.predictions) != np.array(predictions.references)
+    in_task = _task_table(predictions)
+    return ExampleStatistics.from_ratios(is_wrong[:, None] * in_task, in_task)
+
+
+def _task_table(predictions: PredictedStoryAnswers) -> NDArray[np.bool_]:  # [questions, tasks]
+    """Which task each question belongs to."""
+    tasks = list(dict.fromkeys(predictions.tasks))
+    return np.array([[task == name for name in tasks] for task in predictions.tasks])
+
+
+# ---- translations
+
+
+def bleu(predictions: PredictedTranslations) -> ExampleStatistics:
+    """Lengths, and right and predicted n-grams of each order."""
+    return _bleu(predictions, lowercase=False)
+
+
+def bleu_lowercase(predictions: PredictedTranslations) -> ExampleStatistics:
+    """The same of lower-cased texts."""
+    return _bleu(predictions, lowercase=True)
+
+
+def _bleu(predictions: PredictedTranslations, *, lowercase: bool) -> ExampleStatistics:
+    from sacrebleu.metrics import BLEU
+
+    metric = BLEU(lowercase=lowercase, effective_order=True)  # as sentences need it; their n-grams are the same
+    rows = []
+    for hypothesis, reference in zip(predictions.predictions, predictions.references, strict=True):
+        score = metric.sentence_score(hypothesis, [reference])
+        rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
+    return ExampleStatistics(np.array(rows, dtype=np.float64)[None], _corpus_bleu)
+
+
+def _corpus_bleu(sums: FloatArray) -> FloatArray:
+    """BLEU of sums [..., 2 + 2 × orders], as `bleu` of `named_metrics` computes it."""
+    from sacrebleu.metrics import BLEU
+
+    scores = [_bleu_of_sums(BLEU, row) for row in sums.reshape(-1, sums.shape[-1]).astype(np.int64).tolist()]
+    return np.array(scores).reshape(sums.shape[:-1])
+
+
+def _bleu_of_sums(metric: type[BLEU], sums: list[int]) -> float:
+    hypothesis_length, reference_length, *ngrams = sums
+    order = len(ngrams) // 2
+    score = metric.compute_bleu(
+        correct=ngrams[:order], total=ngrams[order:], sys_len=hypothesis_length, ref_len=reference_length
+    )
+    return float(score.score)
+
+
+def ter(predictions: PredictedTranslations) -> ExampleStatistics:
+    """Edits, of the words of the references."""
+    from sacrebleu.metrics import TER
+
+    metric = TER()
+    scores = [
+        metric.sentence_score(hypothesis, [reference])
+        for hypothesis, reference in zip(predictions.predictions, predictions.references, strict=True)
+    ]
+    return ExampleStatistics.from_ratios([score.num_edits for score in scores], [score.ref_length for score in scores])
+
+
+def translation_exact_match(predictions: PredictedTranslations) -> ExampleStatistics:
+    """Translations that equal their reference, of all."""
+    return _share(np.array(predictions.predictions) == np.array(predictions.references))
