@@ -24,7 +24,14 @@ from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
 from regard.pipeline.load import load_classifier
 from regard.registry import task_of_head
-from tests.checkpoint.hf.encoders import CASES, LABELS, random_tokens, save_transformers_model, transformers_outputs
+from tests.checkpoint.hf.encoders import (
+    CASES,
+    CAUSAL_TYPES,
+    LABELS,
+    random_tokens,
+    save_transformers_model,
+    transformers_outputs,
+)
 
 pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
 
@@ -71,7 +78,8 @@ def test_outputs_equal_those_of_transformers_and_folders_are_written_back(
     assert loaded.config.head == head
     assert loaded.labels == (LABELS if head in ("label", "token") else ())
     assert not loaded.report.missing
-    assert folder_task(tmp_path / "hf") == task_of_head(head)
+    is_causal_lm = model_type in CAUSAL_TYPES and head == "plain"
+    assert folder_task(tmp_path / "hf") == ("causal-lm" if is_causal_lm else task_of_head(head))
     tokens = random_tokens(loaded.config.num_token_types)
     hidden, head_output = transformers_outputs(hf_model, tokens, head)
     for model in (loaded.model(), loaded.model().pack()):
@@ -90,7 +98,9 @@ def test_outputs_equal_those_of_transformers_and_folders_are_written_back(
     assert read_config(tmp_path / "ours") == read_config(tmp_path / "hf")
 
 
-@pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert", "gpt2", "gpt_neox"]
+)
 def test_single_batched_and_training_passes_agree(model_type: str, tmp_path: Path) -> None:
     save_transformers_model(model_type, "plain", tmp_path)
     model = load_encoder(tmp_path).model()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.hf import causal
-from regard.checkpoint.hf.causal import CAUSAL_TYPES
+from regard.checkpoint.hf.causal import CAUSAL_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.plausibility import find_doubts
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CONFIG, read_task, resolve_model_path, retry_while_replaced, verifying
@@ -24,14 +24,14 @@ from regard.checkpoint.model_dir import (
     publish_model,
     read_tensor_entries,
 )
-from regard.checkpoint.model_types import check_model_type, native_type
+from regard.checkpoint.model_types import check_model_type
 from regard.checkpoint.native import read_native_config, read_native_weights, save_native
 from regard.checkpoint.source import CausalSource
 from regard.checkpoint.tokenizer_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     check_vocabulary,
-    read_folder_tokenizer,
+    read_tokenizer_with_end,
     tokenizer_config,
 )
 from regard.checkpoint.unused_weights import check_unused_weights, warn_about
@@ -43,9 +43,7 @@ from regard.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-NATIVE_TYPE = native_type(GptConfig().family)
 MODEL_TYPES = (*CAUSAL_TYPES, NATIVE_TYPE)
-END_OF_TEXT = "<|endoftext|>"
 GENERATION = "generation_config.json"
 
 
@@ -160,19 +158,9 @@ def _read_weights(
 
 def read_causal_tokenizer(path: Path, config: GptConfig) -> Tokenizer:
     """Tokenizer of a folder, which fits the config."""
-    tokenizer = _read_tokenizer(path)
+    tokenizer = read_tokenizer_with_end(path)
     check_vocabulary(path, tokenizer, config.vocab_size)
     return tokenizer
-
-
-def _read_tokenizer(path: Path) -> Tokenizer:
-    """Read a folder's tokenizer; the files of older folders do not mark the end of text as a special token."""
-    tokenizer = read_folder_tokenizer(path)
-    end_id = tokenizer.backend.token_to_id(END_OF_TEXT)
-    if end_id is None or end_id in tokenizer.special_ids:
-        return tokenizer
-    tokenizer.backend.add_special_tokens([END_OF_TEXT])
-    return Tokenizer(tokenizer.backend)
 
 
 def _tokenizer_config(tokenizer: Tokenizer, config: GptConfig) -> dict[str, Any]:

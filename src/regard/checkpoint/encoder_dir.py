@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.checkpoint import atomic, weights
-from regard.checkpoint.hf import encoders
+from regard.checkpoint.hf import causal_encoders, encoders
+from regard.checkpoint.hf.causal import NATIVE_TYPE as NATIVE_CAUSAL_TYPE
+from regard.checkpoint.hf.causal import scale_queries
 from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.encoder_weights import EncoderWeightMatcher, to_hf_weights
 from regard.checkpoint.hf.encoders import LABELLED_HEADS, LabelNames
@@ -41,7 +43,7 @@ from regard.checkpoint.model_dir import (
     publish_model,
     read_tensor_entries,
 )
-from regard.checkpoint.model_types import check_model_type
+from regard.checkpoint.model_types import check_model_type, native_family
 from regard.checkpoint.native import read_native_config
 from regard.checkpoint.source import EncoderSource
 from regard.checkpoint.tokenizer_files import (
@@ -50,11 +52,12 @@ from regard.checkpoint.tokenizer_files import (
     check_vocabulary,
     read_folder_tokenizer,
     read_tokenizer_config,
+    read_tokenizer_with_end,
     tokenizer_config,
 )
 from regard.checkpoint.unused_weights import check_unused_weights, warn_about
 from regard.checkpoint.weights import Arrays, WeightReport
-from regard.config.models import BertConfig
+from regard.config.models import BertConfig, GptConfig
 from regard.errors import CheckpointError
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
@@ -137,9 +140,11 @@ def _read_encoder(path: Path, request: _EncoderRequest) -> EncoderSource:
     config = selection.config
     model_type = str(hf_config.get("model_type"))
     arrays, report = _read_weights(path, selection, model_type, entries, request)
+    if config.causal:
+        arrays = scale_queries(arrays, config, hf_config, "encoder")
     if selection.note:
         report.notes.append(selection.note)
-    if model_type != NATIVE_TYPE and not atomic.has_manifest(path):
+    if not native_family(model_type) and not atomic.has_manifest(path):
         warn_about(find_doubts(path, hf_config, config, str(path / CONFIG)))
     check_unused_weights(path, report, is_head_requested=request.head is not None)
     tokenizer = read_encoder_tokenizer(path, model_type)
@@ -173,7 +178,9 @@ def read_encoder_labels(path: Path) -> tuple[str, ...]:
 def read_encoder_tokenizer(path: Path, model_type: str) -> Tokenizer:
     """Read a folder's tokenizer with the template of its model type."""
     row = ENCODER_TYPES.get(model_type)
-    return read_folder_tokenizer(path) if row is None else read_folder_tokenizer(path, row.template)
+    if row is None or row.is_causal:
+        return read_tokenizer_with_end(path)
+    return read_folder_tokenizer(path, row.template)
 
 
 def _select_stored_head(path: Path) -> _HeadSelection:
@@ -191,29 +198,42 @@ def _select_head(
     hf_config: Mapping[str, Any], names: list[str], request: _EncoderRequest, where: str
 ) -> _HeadSelection:
     """Combine the head and labels of a folder, whose weights have these names, with the requested ones."""
-    note = ""
-    is_native = hf_config.get("model_type") == NATIVE_TYPE
-    if is_native:
-        config = read_native_config(hf_config, BertConfig, where)
-        stored_head = config.head
-    else:
-        stored_head, note = encoders.detect_head(hf_config, names, where)
-        config = encoders.config_from_hf(hf_config, stored_head, 0, where)
-    stored_labels = encoders.read_labels(hf_config, where) if stored_head in LABELLED_HEADS else LabelNames()
-    head = request.head or stored_head
+    stored, note = _stored_config(hf_config, names, where)
+    stored_labels = encoders.read_labels(hf_config, where) if stored.head in LABELLED_HEADS else LabelNames()
+    head = request.head or stored.head
     labels = _select_labels(head, stored_labels, request, where)
     num_labels = len(labels.names)
-    if head == stored_head:
-        config = replace(config, num_labels=num_labels)
+    is_native = bool(native_family(hf_config.get("model_type")))
+    if head == stored.head:
+        config = replace(stored, num_labels=num_labels)
     elif is_native:
-        config = replace(config, head=head, num_labels=num_labels, pooler=config.pooler or head == "label")
+        config = _replace_head(stored, head, num_labels)
     else:
         config = encoders.config_from_hf(hf_config, head, num_labels, where)
         note = ""
     if head == "plain" and not is_native:
         config = replace(config, pooler=_has_pooler(hf_config, names))
-    is_stored = head == stored_head and request.labels in (None, stored_labels.names)
+    is_stored = head == stored.head and request.labels in (None, stored_labels.names)
     return _HeadSelection(config, labels, is_stored=is_stored, note=note)
+
+
+def _stored_config(hf_config: Mapping[str, Any], names: list[str], where: str) -> tuple[BertConfig, str]:
+    """Config with the head that a folder's weights hold, and a note where `config.json` names another one."""
+    model_type = hf_config.get("model_type")
+    if model_type == NATIVE_TYPE:
+        return read_native_config(hf_config, BertConfig, where), ""
+    if model_type == NATIVE_CAUSAL_TYPE:
+        return causal_encoders.encoder_config(read_native_config(hf_config, GptConfig, where), where), ""
+    head, note = encoders.detect_head(hf_config, names, where)
+    return encoders.config_from_hf(hf_config, head, 0, where), note
+
+
+def _replace_head(config: BertConfig, head: str, num_labels: int) -> BertConfig:
+    """Config of our own type with another head; one direction is pooled at its last token."""
+    config = replace(config, head=head, num_labels=num_labels)
+    if head != "label":
+        return config
+    return replace(config, pooling="last") if config.causal else replace(config, pooler=True)
 
 
 def _select_labels(head: str, stored_labels: LabelNames, request: _EncoderRequest, where: str) -> LabelNames:

@@ -116,10 +116,8 @@ def _read_folder_task(path: Path) -> str:
         if task not in TASKS:
             raise CheckpointError(f"{path}: a model for the task {task!r}, which is unknown: install its plugin")
         return task
-    if hf_config.get("model_type") in causal.CAUSAL_TYPES:
-        return causal.TASK
     if not encoders.is_encoder(hf_config):
-        return TASK
+        return causal.TASK if hf_config.get("model_type") in causal.CAUSAL_TYPES else TASK
     head, _ = encoders.detect_head(hf_config, read_tensor_entries(path), str(path / CONFIG))
     return task_of_head(head)
 

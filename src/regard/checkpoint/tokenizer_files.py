@@ -26,6 +26,7 @@ WORDPIECE_VOCAB = "vocab.txt"
 BPE_VOCAB = "vocab.json"
 BPE_MERGES = "merges.txt"
 NO_TEMPLATE = ("", "", False)
+END_OF_TEXT = "<|endoftext|>"
 MAX_VOCABULARY_BYTES = 64 << 20  # of a JSON file that lists a vocabulary
 _MAX_BYTES = 256 << 20  # of a tokenizer file
 _WORDPIECE_SPECIAL_TOKENS = {
@@ -55,6 +56,16 @@ def read_folder_tokenizer(path: Path, template: tuple[str, str, bool] = NO_TEMPL
     if is_known and not SpecialTokens(tokenizer).num_special():
         return with_special_tokens(tokenizer, start, end, double_separator=double)
     return tokenizer
+
+
+def read_tokenizer_with_end(path: Path) -> Tokenizer:
+    """Read a causal model's tokenizer; the files of older folders do not mark the end of text as a special token."""
+    tokenizer = read_folder_tokenizer(path)
+    end_id = tokenizer.backend.token_to_id(END_OF_TEXT)
+    if end_id is None or end_id in tokenizer.special_ids:
+        return tokenizer
+    tokenizer.backend.add_special_tokens([END_OF_TEXT])
+    return Tokenizer(tokenizer.backend)
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:

@@ -313,11 +313,11 @@ class BertConfig(Config):
         stack = self.stack
         heads = {"plain": "no head", "label": f"{self.num_labels} labels", "token": f"{self.num_labels} token labels"}
         head = heads.get(self.head, f"{self.head} head")
-        direction = ", causal" if self.causal else ""
+        kind = "causal Transformer" if self.causal else "Transformer encoder"
         return (
-            f"Transformer encoder, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
+            f"{kind}, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
             f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
-            f"{self.positions} positions{direction}, {head}{_describe_parts(stack)}"
+            f"{self.positions} positions, {head}{_describe_parts(stack)}"
         )
 
 

@@ -176,10 +176,10 @@ def _read_config(path: Path, fields: dict[str, Any], where: str) -> DescribedCon
     """Config of a folder of any model type; `fields` is the content of its `config.json`."""
     check_model_type(fields, where)
     model_type = fields.get("model_type")
-    if model_type in causal.CAUSAL_TYPES:
-        return causal.config_from_hf(fields, where)
     if encoders.is_encoder(fields):
         return read_encoder(path).config if is_engine_folder(path) else read_encoder_config(path)
+    if model_type in causal.CAUSAL_TYPES:
+        return causal.config_from_hf(fields, where)
     if model_type not in encoder_decoders.ARCHITECTURES and native_family(model_type):
         config: Any = read_native_config(fields, Config, where)
         described: DescribedConfig = config

@@ -25,6 +25,9 @@ SIZES = {
 DISTILBERT_SIZES = {"vocab_size": VOCAB_SIZE, "dim": 14, "n_layers": 2, "n_heads": 7, "hidden_dim": 19}
 ROBERTA_SIZES = {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
 SPECIAL_IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+GPT2_SIZES = {"vocab_size": VOCAB_SIZE, "n_embd": 14, "n_layer": 2, "n_head": 7, "n_inner": 19, "n_positions": 23}
+GPT_IDS = {"pad_token_id": 0, "bos_token_id": 6, "eos_token_id": 6}
+GPT_NEOX_SIZES = {**SIZES, "hidden_size": 28, "use_parallel_residual": False, "rotary_pct": 1.0, **GPT_IDS}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # model type: prefix of its classes, config fields
     "bert": ("Bert", SIZES),
     "distilbert": ("DistilBert", {**DISTILBERT_SIZES, "max_position_embeddings": 23}),
@@ -32,6 +35,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # model type: prefix of its 
     "xlm-roberta": ("XLMRoberta", ROBERTA_SIZES),
     "electra": ("Electra", {**SIZES, "embedding_size": 6}),
     "modernbert": ("ModernBert", {**SIZES, "num_hidden_layers": 5, "local_attention": 6, **SPECIAL_IDS}),
+    "gpt2": ("GPT2", {**GPT2_SIZES, **GPT_IDS}),
+    "gpt_neox": ("GPTNeoX", GPT_NEOX_SIZES),
     "albert": ("Albert", {**SIZES, "num_hidden_layers": 5, "embedding_size": 6, "num_hidden_groups": 2}),
 }
 CLASSES = {  # head: suffix of its class
@@ -44,10 +49,12 @@ CLASSES = {  # head: suffix of its class
     "span": "ForQuestionAnswering",
 }
 UNSUPPORTED = {"next", "pretraining"}  # heads that most model types lack, or that we do not read
+CAUSAL_TYPES = ("gpt2", "gpt_neox")
 CASES = [
     (model_type, head)
     for model_type, head in itertools.product(CONFIGS, CLASSES)
-    if model_type == "bert" or head not in UNSUPPORTED or (model_type, head) == ("albert", "pretraining")
+    if (model_type == "bert" or head not in UNSUPPORTED or (model_type, head) == ("albert", "pretraining"))
+    and not (model_type in CAUSAL_TYPES and head == "masked")
 ]
 
 
@@ -86,7 +93,7 @@ def transformers_outputs(model: Any, tokens: Tokens, head: str) -> tuple[np.ndar
     ids = np.full(shape, model.config.pad_token_id)
     ids[is_token] = tokens.ids
     inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(is_token.astype(int))}
-    if model.config.model_type not in ("distilbert", "modernbert"):
+    if model.config.model_type not in ("distilbert", "modernbert", *CAUSAL_TYPES):
         token_types = np.zeros(shape, int)
         if tokens.token_types is not None:
             token_types[is_token] = tokens.token_types

@@ -26,17 +26,18 @@ from regard.checkpoint.hf.adapter import (
 )
 from regard.checkpoint.unused_weights import BUFFER, TIED_COPY
 from regard.checkpoint.weights import Array, Arrays
-from regard.config.models import GptConfig
+from regard.config.models import BertConfig, GptConfig
 from regard.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TASK = "causal-lm"
+NATIVE_TYPE = "regard-gpt"  # of causal models that no type below can express
 TRANSPOSED = "transposed"  # layouts of a weight in their file, where it differs from ours
 INTERLEAVED_BY_HEAD = "interleaved by head"
 ROPE_THETA = 10_000.0
-_BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
+BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
 Weight = TypeVar("Weight", Array, "Tensor")
 
 
@@ -204,9 +205,12 @@ def _check_supported(fields: Mapping[str, Any], model_type: str, where: str) -> 
             raise CheckpointError(f"{where}: {field_name} is {value!r:.60}: of {model_type} only {supported!r} is read")
 
 
-def config_to_hf(config: GptConfig, original: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Content of `config.json`. Fields of an imported folder's `original` that we do not know are written back."""
-    model_type, _ = causal_model_type(config)
+def config_to_hf(config: GptConfig, original: Mapping[str, Any] | None = None, model_type: str = "") -> dict[str, Any]:
+    """Content of `config.json`, by default of the type that expresses the config.
+
+    Fields of an imported folder's `original` that we do not know are written back.
+    """
+    model_type = model_type or causal_model_type(config)[0]
     row = CAUSAL_TYPES[model_type]
     if not original or original.get("model_type") != model_type:
         original = {}
@@ -237,7 +241,7 @@ def to_hf_weights(config: GptConfig, weights: Mapping[str, Tensor]) -> dict[str,
     hf_weights = {}
     for name, (hf_name, layout) in _weight_layouts(config, row).items():
         full_name = hf_name if hf_name == row.output else row.prefix + hf_name
-        tensor = _change_layout(weights[name], layout, 3, config.stack.num_heads)
+        tensor = change_layout(weights[name], layout, 3, config.stack.num_heads)
         hf_weights[full_name] = tensor.contiguous().clone()
     return hf_weights
 
@@ -271,7 +275,7 @@ class CausalWeightMatcher(WeightMatcher):
         return stored if hf_name == self._row.output else self._row.prefix + hf_name
 
     def _ignored_reason(self, hf_name: str) -> str:
-        if hf_name.endswith(_BUFFERS) and hf_name not in self._used:
+        if hf_name.endswith(BUFFERS) and hf_name not in self._used:
             return BUFFER
         return TIED_COPY if hf_name == self._row.output else "not a weight that this type of model has"
 
@@ -284,14 +288,9 @@ class CausalWeightMatcher(WeightMatcher):
         num_heads = self.config.stack.num_heads
         weights: Arrays = {}
         for name, (hf_name,) in self._table.items():
-            array = _change_layout(arrays[self._stored[hf_name]], self._layouts[name], num_heads, 3)
+            array = change_layout(arrays[self._stored[hf_name]], self._layouts[name], num_heads, 3)
             weights[name] = np.ascontiguousarray(array)
-        for layer in range(self.config.stack.num_layers):
-            factor = _query_scale(self.config, fields, layer)
-            if factor != 1:  # our layers all scale scores alike: the queries carry the difference
-                for leaf in ("weight", "bias"):
-                    weights[f"decoder.layers.{layer}.attention.qkv.{leaf}"][: self.config.hidden_size] *= factor
-        return weights
+        return scale_queries(weights, self.config, fields, "decoder")
 
 
 def _weight_layouts(config: GptConfig, row: CausalType) -> dict[str, tuple[str, str]]:
@@ -309,7 +308,7 @@ def _weight_layouts(config: GptConfig, row: CausalType) -> dict[str, tuple[str, 
     return table
 
 
-def _change_layout(weight: Weight, layout: str, outer: int, inner: int) -> Weight:
+def change_layout(weight: Weight, layout: str, outer: int, inner: int) -> Weight:
     """Convert a weight between our layout and theirs; by head, `outer` × `inner` groups of rows are transposed."""
     if layout == TRANSPOSED:
         return weight.T
@@ -318,7 +317,21 @@ def _change_layout(weight: Weight, layout: str, outer: int, inner: int) -> Weigh
     return weight
 
 
-def _query_scale(config: GptConfig, fields: Mapping[str, Any], layer: int) -> float:
+def scale_queries(weights: Arrays, config: GptConfig | BertConfig, fields: Mapping[str, Any], stack: str) -> Arrays:
+    """Scale the queries of a stack where a folder's layers scale attention scores in another way than ours."""
+    scaled = dict(weights)
+    for layer in range(config.stack.num_layers):
+        factor = _query_scale(config, fields, layer)
+        if factor == 1:
+            continue
+        for leaf in ("weight", "bias"):
+            name = f"{stack}.layers.{layer}.attention.qkv.{leaf}"
+            scaled[name] = weights[name].copy()
+            scaled[name][: config.hidden_size] *= factor
+    return scaled
+
+
+def _query_scale(config: GptConfig | BertConfig, fields: Mapping[str, Any], layer: int) -> float:
     """Factor of a layer's attention scores beside the usual 1/√(head size)."""
     head_size = config.hidden_size // config.stack.num_heads
     scale = 1.0 if fields.get("scale_attn_weights", True) else math.sqrt(head_size)

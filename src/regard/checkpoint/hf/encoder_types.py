@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from regard.checkpoint.hf.causal_encoders import CAUSAL_ENCODER_TYPES
+from regard.checkpoint.hf.encoder_schema import EncoderType, Fields, HeadNames, Names
+
 NATIVE_TYPE = "regard-bert"  # of encoders that no type below can express
-Fields = tuple[tuple[str, str, Any], ...]  # HF config field, our setting, default of an absent field
-Names = tuple[tuple[str, str], ...]  # our module or weight, HF name; a leading dot: in the backbone
 _POOLER: Names = (("pooler", ".pooler.dense"),)
 _BERT_MASKED_LM: Names = (
     ("mlm_head.dense", "cls.predictions.transform.dense"),
@@ -29,39 +29,6 @@ _DISTIL_MASKED_LM: Names = (
     ("mlm_head_bias", "vocab_projector.bias"),
     ("mlm_head_output.weight", "vocab_projector.weight"),
 )
-
-
-@dataclass(frozen=True)
-class HeadNames:
-    """Names of one head of an encoder type."""
-
-    architecture: str  # class in transformers
-    names: Names = ()
-    dropout_field: str = ""  # of the dropout before the output layer; empty: there is none
-    unused_layers: tuple[str, ...] = ()  # [hidden, hidden] layers of the backbone that the class has but does not use
-
-
-@dataclass(frozen=True)
-class EncoderType:
-    """Names, defaults and peculiarities of one of Hugging Face's encoder types."""
-
-    prefix: str  # of the backbone's weights; optional when read
-    fields: Fields
-    backbone: Names
-    layer_prefix: str  # with the layer's index
-    block: tuple[tuple[str, tuple[str, ...]], ...]  # our module, HF modules, which are rows of ours
-    heads: Mapping[str, HeadNames]
-    tied_copies: Mapping[str, str]  # our weight → HF name of a tied copy
-    fixed_settings: Mapping[str, Any] = field(default_factory=dict)  # settings of ours that the type implies
-    extra_fields: Mapping[str, Any] = field(default_factory=dict)  # HF fields that new folders have besides
-    has_positions_after_pad: bool = False  # positions count from the pad id
-    has_mandatory_projection: bool = False  # embeddings are projected even where they are as wide as hidden states
-    has_pooler_dropout: bool = False  # a label head has dropout before its pooler too
-    label_settings: Mapping[str, Any] = field(default_factory=dict)  # of a label head: setting → value or other setting
-    has_layer_types: bool = False  # layers differ, as `modernbert` reads and writes them
-    template: tuple[str, str, bool] = ("[CLS]", "[SEP]", False)  # start, end, two ends between texts and no token types
-
-
 _BLOCK = (
     ("attention.qkv", ("attention.self.query", "attention.self.key", "attention.self.value")),
     ("attention.out", ("attention.output.dense",)),
@@ -248,6 +215,7 @@ def _albert() -> EncoderType:
     )
     pooler: Names = (("pooler", ".pooler"),)
     output: Names = (("classifier", "classifier"),)
+    dropout = ("classifier_dropout_prob", 0.1)
     defaults = {
         "hidden_size": 4096,
         "num_attention_heads": 64,
@@ -279,10 +247,8 @@ def _albert() -> EncoderType:
             "pretraining": HeadNames(
                 "AlbertForPreTraining", (*masked_lm, *pooler, ("next_sentence", "sop_classifier.classifier"))
             ),
-            "label": HeadNames(
-                "AlbertForSequenceClassification", (*pooler, *output), dropout_field="classifier_dropout_prob"
-            ),
-            "token": HeadNames("AlbertForTokenClassification", output, dropout_field="classifier_dropout_prob"),
+            "label": HeadNames("AlbertForSequenceClassification", (*pooler, *output), *dropout),
+            "token": HeadNames("AlbertForTokenClassification", output, *dropout),
             "span": HeadNames("AlbertForQuestionAnswering", (("classifier", "qa_outputs"),)),
         },
         tied_copies={
@@ -394,12 +360,16 @@ ENCODER_TYPES: dict[str, EncoderType] = {
                 "DistilBertForSequenceClassification",
                 (("pooler", "pre_classifier"), ("classifier", "classifier")),
                 dropout_field="seq_classif_dropout",
+                default_dropout=0.2,
             ),
             "token": HeadNames(
                 "DistilBertForTokenClassification", (("classifier", "classifier"),), dropout_field="dropout"
             ),
             "span": HeadNames(
-                "DistilBertForQuestionAnswering", (("classifier", "qa_outputs"),), dropout_field="qa_dropout"
+                "DistilBertForQuestionAnswering",
+                (("classifier", "qa_outputs"),),
+                dropout_field="qa_dropout",
+                default_dropout=0.1,
             ),
         },
         tied_copies={"token_embedding.weight": "vocab_projector.weight"},
@@ -412,4 +382,5 @@ ENCODER_TYPES: dict[str, EncoderType] = {
     "electra": _electra(),
     "albert": _albert(),
     "modernbert": _modernbert(),
+    **CAUSAL_ENCODER_TYPES,
 }

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.checkpoint.hf.adapter import Shapes, WeightMatcher, modernize_ending
-from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE, EncoderType, Names
+from regard.checkpoint.hf.causal import NATIVE_TYPE as NATIVE_CAUSAL_TYPE
+from regard.checkpoint.hf.causal import TRANSPOSED, change_layout
+from regard.checkpoint.hf.causal_encoders import causal_name
+from regard.checkpoint.hf.encoder_schema import EncoderType, Names
+from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
 from regard.checkpoint.unused_weights import BUFFER, HEAD_REASON, TIED_COPY, UNUSED_POOLER
 from regard.checkpoint.weights import Array, Arrays
 from regard.config.models import BertConfig
@@ -16,6 +20,7 @@ from regard.config.models import BertConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
+_NATIVE_OTHER_HEADS = {"causal-lm": "lm_head"}
 _OLDER_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
 
@@ -34,6 +39,8 @@ def weight_names(config: BertConfig, model_type: str, names: Iterable[str]) -> d
     """Our weight names, each with the HF names of a new folder whose tensors are its rows."""
     if model_type == NATIVE_TYPE:
         return {name: (name,) for name in names}
+    if model_type == NATIVE_CAUSAL_TYPE:
+        return {name: (causal_name(name),) for name in names}
     row = ENCODER_TYPES[model_type]
     prefix = "" if config.head == "plain" else row.prefix  # a bare backbone is saved without its prefix
     modules: dict[str, tuple[str, ...]] = {name: (f"{prefix}{hf_name}",) for name, hf_name in row.backbone}
@@ -57,15 +64,28 @@ def _head_modules(names: Names, prefix: str) -> dict[str, tuple[str, ...]]:
     return {name: (f"{prefix}{hf_name[1:]}" if hf_name.startswith(".") else hf_name,) for name, hf_name in names}
 
 
+def _weight_layout(row: EncoderType, name: str) -> str:
+    """Layout of one of our weights in a file of a type; empty where it is ours. A transposed matrix has a plain bias.
+
+    >>> _weight_layout(ENCODER_TYPES["gpt2"], "encoder.layers.0.attention.qkv.weight")
+    'transposed'
+    """
+    module, _, leaf = name.rpartition(".")
+    layout = row.layouts.get(".".join(module.split(".")[3:]), "")
+    return "" if layout == TRANSPOSED and leaf == "bias" else layout
+
+
 def to_hf_weights(config: BertConfig, model_type: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename weights to Hugging Face's names; fused matrices are split, tied copies left out."""
     import torch
 
+    row = ENCODER_TYPES.get(model_type)
     hf_weights: dict[str, Tensor] = {}
     for name, hf_names in weight_names(config, model_type, weights).items():
-        for hf_name, part in zip(hf_names, weights[name].chunk(len(hf_names)), strict=True):
-            hf_weights[hf_name] = part.clone()
-    row = ENCODER_TYPES.get(model_type)
+        layout = _weight_layout(row, name) if row is not None else ""
+        weight = change_layout(weights[name], layout, 3, config.stack.num_heads)
+        for hf_name, part in zip(hf_names, weight.chunk(len(hf_names)), strict=True):
+            hf_weights[hf_name] = part.contiguous().clone()
     if row is None:
         return hf_weights
     bias_copy = row.tied_copies.get("mlm_head_bias")
@@ -124,12 +144,17 @@ class EncoderWeightMatcher(WeightMatcher):
             if name in self.weights_to_initialize:
                 weights[name] = initial_weights[name]
             else:
-                weights[name] = self._concatenate(hf_arrays, hf_names)
+                stored = self._concatenate(hf_arrays, hf_names)
+                array = change_layout(stored, self._layout(name), self.config.stack.num_heads, 3)
+                weights[name] = np.ascontiguousarray(array)
         for name, copies in self._copies.items():
             for copy in copies:
                 if name in weights and not np.array_equal(hf_arrays[copy], weights[name]):
                     self._note_difference(copy, self._new_names[name][0])
         return weights
+
+    def _layout(self, name: str) -> str:
+        return "" if self._row is None else _weight_layout(self._row, name)
 
     def _use_copies(self, expected: Shapes) -> None:
         """Read the tied copy of a weight that the file lacks; of an untied bias, the one beside the output matrix."""
@@ -145,6 +170,8 @@ class EncoderWeightMatcher(WeightMatcher):
         for name, (rows, *rest) in expected.items():
             hf_names = self._table[name]
             part_shape = (rows // len(hf_names), *rest)
+            if self._layout(name) == TRANSPOSED:
+                part_shape = part_shape[::-1]
             missing = [hf_name for hf_name in hf_names if hf_name not in self._stored]
             if name.startswith(replaced) or (missing and name.startswith(optional)):
                 self.weights_to_initialize.append(name)
@@ -169,7 +196,7 @@ class EncoderWeightMatcher(WeightMatcher):
         return self._current_names.get(hf_name)
 
     def _ignored_reason(self, hf_name: str) -> str:
-        if hf_name.endswith(("position_ids", "token_type_ids")):
+        if hf_name.endswith(("position_ids", "token_type_ids", *(self._row.buffers if self._row is not None else ()))):
             return BUFFER
         for name, copies in self._copies.items():  # of an untied bias, the copy may be read in place of the bias
             is_replaced = name in self._table and self._table[name] == copies and hf_name.endswith(".bias")
@@ -179,4 +206,8 @@ class EncoderWeightMatcher(WeightMatcher):
         for head, names in heads.items():
             if any(is_in_module(hf_name, module) for _, module in names.names):
                 return UNUSED_POOLER if head == "plain" else HEAD_REASON.format(names.architecture)
+        others = _NATIVE_OTHER_HEADS if self._row is None else self._row.other_heads
+        for head, module in others.items():
+            if is_in_module(hf_name, module):
+                return HEAD_REASON.format(head)
         return "not a weight that this type of model has"

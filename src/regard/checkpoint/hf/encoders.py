@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from regard.checkpoint.hf import causal_encoders
 from regard.checkpoint.hf.adapter import (
     ACTIVATIONS,
     check_vocab_size,
@@ -17,7 +18,9 @@ from regard.checkpoint.hf.adapter import (
     with_float32_dtype,
     write_activation,
 )
-from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE, EncoderType
+from regard.checkpoint.hf.causal_encoders import CAUSAL_ENCODER_TYPES
+from regard.checkpoint.hf.encoder_schema import EncoderType
+from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.encoder_weights import is_in_module, normalize_names
 from regard.checkpoint.hf.modernbert import read_layers, write_layers
 from regard.config.models import ENCODER_HEADS, BertConfig
@@ -27,13 +30,19 @@ LABELLED_HEADS = ("label", "token")
 _MAX_UNNAMED_LABELS = 2**16
 _ATTENTION = {"block_sparse": "blocks", "original_full": "full"}  # HF name, ours
 _HEAD_PRIORITY = ("pretraining", "masked", "next", "label", "token", "span")  # where weights hold several heads
-# defaults of absent fields; the others default to the dropout of the backbone
-_HEAD_DROPOUT = {"seq_classif_dropout": 0.2, "qa_dropout": 0.1, "classifier_dropout_prob": 0.1}
 
 
 def is_encoder(fields: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is of an encoder type that we read."""
+    """Whether a `config.json` is of an encoder type that we read; a causal model is one if it has the head of a task.
+
+    >>> is_encoder({"model_type": "gpt2"})
+    False
+    >>> is_encoder({"model_type": "gpt2", "architectures": ["GPT2ForTokenClassification"]})
+    True
+    """
     model_type = fields.get("model_type")
+    if model_type in CAUSAL_ENCODER_TYPES:
+        return named_head(fields, "") not in ("", "plain")
     return isinstance(model_type, str) and (model_type in ENCODER_TYPES or model_type == NATIVE_TYPE)
 
 
@@ -81,9 +90,15 @@ def config_from_hf(fields: Mapping[str, Any], head: str, num_labels: int, where:
     _check_supported(fields, where)
     if head not in row.heads:
         raise CheckpointError(f"{where}: {model_type} models have no {head} head; they have {', '.join(row.heads)}")
+    num_labels = num_labels if head in LABELLED_HEADS else 0
+    if row.is_causal:
+        head_dropout = _head_dropout(fields, row, head, 0.0, where)
+        return causal_encoders.config_from_hf(
+            fields, where, head=head, num_labels=num_labels, classifier_dropout=head_dropout
+        )
     settings = _read_settings(fields, row, where)
     settings["head"] = head
-    settings["num_labels"] = num_labels if head in LABELLED_HEADS else 0
+    settings["num_labels"] = num_labels
     if model_type == "electra" and head == "masked" and settings["activation"] != "gelu":
         raise CheckpointError(f"{where}: hidden_act is not 'gelu', the only activation of electra's masked LM head")
     names_with_pooler = row.heads["label" if head == "label" else "plain"].names
@@ -147,10 +162,11 @@ def _read_settings(fields: Mapping[str, Any], row: EncoderType, where: str) -> d
 
 def _head_dropout(fields: Mapping[str, Any], row: EncoderType, head: str, dropout: float, where: str) -> float:
     """Dropout before a head's output layer; `dropout` is that of the backbone."""
-    field_name = row.heads[head].dropout_field
-    if not field_name:
+    names = row.heads[head]
+    if not names.dropout_field:
         return 0.0
-    return float(field_value(fields, field_name, _HEAD_DROPOUT.get(field_name, dropout), where))
+    default = dropout if names.default_dropout is None else names.default_dropout
+    return float(field_value(fields, names.dropout_field, default, where))
 
 
 def config_to_hf(
@@ -167,11 +183,24 @@ def config_to_hf(
     row = ENCODER_TYPES[model_type]
     if not original or original.get("model_type") != model_type:
         original = {}
+    if row.is_causal:
+        fields = causal_encoders.write_fields(config, model_type, original)
+    else:
+        fields = _write_fields(config, model_type, original)
+    fields["architectures"] = [row.heads[config.head].architecture]
+    dropout_field = row.heads[config.head].dropout_field
+    if dropout_field and _head_dropout(fields, row, config.head, config.dropout, "") != config.classifier_dropout:
+        fields[dropout_field] = config.classifier_dropout
+    return with_float32_dtype(fields | _label_fields(config, labels, original))
+
+
+def _write_fields(config: BertConfig, model_type: str, original: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `config.json` but those of the head."""
+    row = ENCODER_TYPES[model_type]
     values = _hf_values(config)
-    fields = {
+    fields: dict[str, Any] = {
         **(original or row.extra_fields),
         "model_type": model_type,
-        "architectures": [row.heads[config.head].architecture],
     }
     for hf_name, name, default in row.fields:
         if not original or _differs(original, hf_name, default, values[name]):
@@ -181,10 +210,7 @@ def config_to_hf(
         num_layers = {"num_hidden_layers": config.stack.num_layers}
         if not original or _read_layer_settings(original) != _read_layer_settings(layers | num_layers):
             fields |= layers
-    dropout_field = row.heads[config.head].dropout_field
-    if dropout_field and _head_dropout(fields, row, config.head, config.dropout, "") != config.classifier_dropout:
-        fields[dropout_field] = config.classifier_dropout
-    return with_float32_dtype(fields | _label_fields(config, labels, original))
+    return fields
 
 
 def _hf_values(config: BertConfig) -> dict[str, Any]:
@@ -245,7 +271,7 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
     first_reason = ""
     for model_type in dict.fromkeys((preferred, *ENCODER_TYPES)):
         row = ENCODER_TYPES.get(model_type)
-        if row is None or config.head not in row.heads:
+        if row is None or config.head not in row.heads or (row.is_causal and not config.causal):
             continue
         if row.has_layer_types and config.positions != row.fixed_settings["positions"]:
             continue  # its fields cannot be read back with other head sizes
@@ -285,11 +311,12 @@ def detect_head(hf_config: Mapping[str, Any], names: Iterable[str], where: str) 
     row = _find_row(str(hf_config.get("model_type")), where)
     normalized_names = set(normalize_names(names, row))
     heads = [head for head in ENCODER_HEADS if head in row.heads and _holds_head(normalized_names, row, head)]
-    architectures = hf_config.get("architectures")
-    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    architecture = _architecture(hf_config)
     named = named_head(hf_config, where)
     if named in heads:
         return named, ""
+    if architecture in row.other_heads:
+        return "plain", ""
     if "label" in heads and named != "label" and "token" in heads:
         heads.remove("token")  # the output layer follows a pooler
     head = next((candidate for candidate in _HEAD_PRIORITY if candidate in heads), "plain")
@@ -309,9 +336,14 @@ def named_head(hf_config: Mapping[str, Any], where: str) -> str:
     'masked'
     """
     row = _find_row(str(hf_config.get("model_type")), where)
-    architectures = hf_config.get("architectures")
-    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    architecture = _architecture(hf_config)
     return next((head for head, head_names in row.heads.items() if head_names.architecture == architecture), "")
+
+
+def _architecture(hf_config: Mapping[str, Any]) -> str:
+    """Class of transformers that a `config.json` names first; empty where it names none."""
+    architectures = hf_config.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
 
 
 def _holds_head(normalized_names: set[str], row: EncoderType, head: str) -> bool:
