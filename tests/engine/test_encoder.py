@@ -69,6 +69,15 @@ MODERN_BERT = {
     "attention_window": 7,
     "num_token_types": 0,
 }
+GPT = {
+    "causal": True,
+    "norm_placement": "pre",
+    "embedding_norm": False,
+    "num_token_types": 0,
+    "pooler": False,
+    "pooling": "last",
+    "activation": "gelu_tanh",
+}
 VARIANTS = [
     *(
         {"norm_placement": placement, "num_token_types": count}
@@ -86,6 +95,8 @@ VARIANTS = [
     {**MODERN_BERT, "activation": "gelu", "head": "token", "num_labels": 3},
     {**MODERN_BERT, "activation": "silu", "bias": True, "first_attention_norm": True},
     {**MODERN_BERT, "causal": True},
+    {**GPT, "head": "label", "num_labels": 3, "classifier_bias": False},
+    {**GPT, "head": "token", "num_labels": 5, "positions": "rotary"},
     *({"causal": True, "positions": positions} for positions in ("learned", "alibi", "relative")),
     *(
         {"head": "label", "num_labels": 3, "pooling": pooling, "pooler": pooler}
@@ -120,7 +131,9 @@ def test_a_causal_encoder_reads_no_later_tokens() -> None:
     assert not np.allclose(both_directions.encode(tokens)[:5], both_directions.encode(shortened)[:5], atol=1e-3)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
+@pytest.mark.parametrize(
+    "model_type", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert", "gpt2", "gpt_neox"]
+)
 def test_published_encoders_have_the_outputs_of_transformers(model_type: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     published = save_transformers_model(model_type, "plain", tmp_path)

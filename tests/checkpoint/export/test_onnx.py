@@ -48,6 +48,8 @@ EXPORTED: list[tuple[str, str, dict[str, Any]]] = [  # model type, head, changes
     ("electra", "span", {}),
     ("albert", "plain", {"num_hidden_layers": 3, "hidden_act": "gelu_new"}),
     ("modernbert", "label", {"num_hidden_layers": 2, "classifier_pooling": "mean"}),
+    ("gpt2", "label", {}),
+    ("gpt_neox", "token", {}),
 ]
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
 VARIANTS: list[dict[str, Any]] = [  # beside those of published model types

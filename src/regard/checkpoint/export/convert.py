@@ -253,7 +253,7 @@ def _convert_causal_lm(request: _ConversionRequest) -> ConversionResult:
         )
     model = causal_dir.load_causal_lm(request.folder, weights_from=request.weights_from)
     hf_type, reason = causal.causal_model_type(model.config)
-    model_type = hf_type or causal_dir.NATIVE_TYPE
+    model_type = hf_type or causal.NATIVE_TYPE
     if request.precision is not None and request.format != "onnx":
         save_engine_causal(model, request.folder, request.out, request.precision, request.read_card())
         return ConversionResult(request.out, f"{model_type} for the engine, {request.precision}", model.report)

@@ -19,7 +19,13 @@ _SHARED_SETTINGS = (
     *("vocab_size", "hidden_size", "stack", "activation", "positions", "norm_placement", "max_positions"),
     *("tie_embeddings", "norm_eps", "dropout", "attention_dropout"),
 )
-_FIXED_SETTINGS = {"causal": True, "embedding_norm": False, "num_token_types": 0, "pooler": False, "pooling": "last"}
+_FIXED_SETTINGS: dict[str, Any] = {
+    "causal": True,
+    "embedding_norm": False,
+    "num_token_types": 0,
+    "pooler": False,
+    "pooling": "last",
+}
 _MODULES = {"decoder": "encoder", "positions": "position_embedding"}  # of a causal model → of an encoder
 
 
@@ -91,7 +97,7 @@ def encoder_config(config: GptConfig, where: str, **settings: Any) -> BertConfig
     if settings.get("head") == "label":
         settings["classifier_bias"] = False
     settings = {"pad_id": max(0, config.eos_id), "classifier_dropout": 0.0, **settings}
-    shared = {name: getattr(config, name) for name in _SHARED_SETTINGS}
+    shared: dict[str, Any] = {name: getattr(config, name) for name in _SHARED_SETTINGS}
     try:
         return BertConfig(**shared, **_FIXED_SETTINGS, **settings)
     except ConfigError as error:
@@ -108,7 +114,7 @@ def config_from_hf(fields: Mapping[str, Any], where: str, **settings: Any) -> Be
 def write_fields(config: BertConfig, model_type: str, original: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `config.json` but those of the head; `original` ones that we do not know are written back."""
     eos_id = causal.config_from_hf(original, "").eos_id if original else -1
-    shared = {name: getattr(config, name) for name in _SHARED_SETTINGS}
+    shared: dict[str, Any] = {name: getattr(config, name) for name in _SHARED_SETTINGS}
     fields = causal.config_to_hf(GptConfig(**shared, eos_id=eos_id), original, model_type)
     if not original or config_from_hf(original, "").pad_id != config.pad_id:
         fields["pad_token_id"] = config.pad_id
