@@ -190,6 +190,7 @@ class Task:
 
 
 _RUNS = "regard.config.task_runs"
+_LM_RUNS = "regard.config.language_model_runs"
 _EXPERIMENTS = "regard.training.experiments"
 _BATCHES = "regard.training.batch_procedure:BatchProcedure"
 _SEEDS = "regard.training.run:build_seed_procedure"
@@ -258,6 +259,7 @@ TASKS: Registry[Task] = Registry(
             ),
             experiments={
                 "rnn": f"{_EXPERIMENTS}.text_classification:RnnClassificationExperiment",
+                "transformer": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
                 "pretrained": f"{_EXPERIMENTS}.classification:ClassificationExperiment",
             },
             procedure=_SEEDS,
@@ -288,6 +290,7 @@ TASKS: Registry[Task] = Registry(
             ),
             experiments={
                 "rnn": f"{_EXPERIMENTS}.tagging:RnnTaggingExperiment",
+                "transformer": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
                 "pretrained": f"{_EXPERIMENTS}.tagging:TaggingExperiment",
             },
             procedure=_SEEDS,
@@ -315,7 +318,10 @@ TASKS: Registry[Task] = Registry(
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
             commands=("squad.json --from bert-base-uncased --out runs/answers",),
-            experiments={"pretrained": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment"},
+            experiments={
+                "transformer": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment",
+                "pretrained": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment",
+            },
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
             read_examples="regard.data.squad:read_squad",
@@ -337,7 +343,7 @@ TASKS: Registry[Task] = Registry(
                     ("loss", "perplexity", "perplexity_unigram", "next_accuracy"), ranking=("loss",)
                 )
             },
-            run_config=f"{_RUNS}:MaskedLMRun",
+            run_config=f"{_LM_RUNS}:MaskedLMRun",
             summary="pre-train or adapt a masked language model (BERT)",
             data="plain text",
             commands=(
@@ -357,7 +363,7 @@ TASKS: Registry[Task] = Registry(
             request="regard.interpret.record_request:generate_text",
             head_study="regard.interpret.subjects:CausalSubject.read",
             metrics={"next tokens": TaskMetrics(("loss", "loss_per_character", "perplexity"), ranking=("loss",))},
-            run_config=f"{_RUNS}:CausalLMRun",
+            run_config=f"{_LM_RUNS}:CausalLMRun",
             summary="train a causal language model (GPT)",
             data="plain text",
             commands=("book.txt --tokenizer characters --minutes 20 --out runs/gpt",),
@@ -379,7 +385,7 @@ TASKS: Registry[Task] = Registry(
                     ("loss", "perplexity", "perplexity_forward", "perplexity_backward"), ranking=("loss",)
                 )
             },
-            run_config=f"{_RUNS}:ElmoRun",
+            run_config=f"{_LM_RUNS}:ElmoRun",
             summary="train a bidirectional LSTM language model for features (ELMo)",
             data="plain text",
             commands=("books/*.txt --out runs/elmo",),

@@ -89,6 +89,13 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"architecture": "pretrained", "training.optimizer": "adamw", "data.max_length": 512},
     ),
     ("answer", {"pretrained": "x"}, {"architecture": "pretrained", "training.ema_decay": 0.0, "data.max_length": 384}),
+    (
+        "classify",
+        {"architecture": "transformer"},
+        {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "transformer.pooling": "mean"},
+    ),
+    ("tag", {"architecture": "transformer"}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": False}),
+    ("answer", {"architecture": "transformer"}, {"training.optimizer": "muon", "data.max_length": 384}),
     ("masked-lm", {}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "training.label_smoothing": 0.0}),
     ("causal-lm", {}, {"tokenizer.kind": "bpe", "tokenizer.lowercase": False, "training.label_smoothing": 0.0}),
 ]
@@ -107,6 +114,42 @@ def _value(run: RunConfig, path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name)
     return value
+
+
+TRANSFORMER = {"architecture": "transformer"}
+PRETRAINED_ENCODER = {"pretrained": "a/bert"}
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("answer", {}, "add --from MODEL to fine-tune one, or --arch transformer to train one from scratch"),
+        ("answer", {**TRANSFORMER, "pretrained": "a/bert"}, "arch is transformer, --from is a/bert"),
+        ("answer", {"architecture": "rnn"}, "architecture must be one of transformer, pretrained, not 'rnn'"),
+        ("classify", {"architecture": "pretrained"}, "they need it: arch is pretrained, --from is not set"),
+        ("classify", {"transformer.causal": True}, r"transformer.causal \(True\) means nothing to --arch rnn"),
+        ("classify", {**TRANSFORMER, "rnn_classifier.pooling": "max"}, "it is for --arch rnn"),
+        ("classify", {**TRANSFORMER, "fine_tuning.features": "x"}, "it is for --arch rnn"),
+        ("classify", {**TRANSFORMER, "fine_tuning.freeze_encoder": True}, "it is for --arch pretrained"),
+        ("classify", {**TRANSFORMER, "tokenizer.extend": "texts"}, "add --from MODEL"),
+        ("classify", {**TRANSFORMER, "lora.rank": 2}, "add --from MODEL"),
+        ("classify", {**TRANSFORMER, "transformer.hidden_size": 64}, "is a size that the preset gives: add --preset"),
+        ("classify", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch rnn or transformer"),
+        ("tag", {**PRETRAINED_ENCODER, "tokenizer.kind": "words"}, "it is for --arch rnn or transformer"),
+        ("tag", {**TRANSFORMER, "transformer.pooling": "mean"}, "it is a setting of classify$"),
+        (
+            "classify",
+            {**TRANSFORMER, "transformer.causal": True, "transformer.pooling": "first"},
+            "the first token of a causal encoder attends to itself alone.*: set pooling to last, mean or attention",
+        ),
+        ("masked-lm", {"bert.causal": True, "masking.next_sentence": True}, "leave out --causal, or --next-sentence"),
+    ],
+)
+def test_settings_that_mean_nothing_to_an_architecture_are_refused(
+    task: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_run(task, settings)
 
 
 def test_the_help_of_a_setting_has_the_default_of_the_task() -> None:

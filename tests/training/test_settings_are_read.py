@@ -32,7 +32,10 @@ RUNS: dict[str, list[tuple[str, dict[str, Any]]]] = {  # task → files and sett
         ("tags.conll", {**FAST, **LENIENT, "fine_tuning.test": "DATA/tags.conll"}),
         ("tags.conll", {**FAST, **LENIENT, "pretrained": "DATA/encoder"}),
     ],
-    "answer": [("squad.json", {**FAST, **LENIENT, "pretrained": "DATA/encoder", "tokenizer.extend": "texts"})],
+    "answer": [
+        ("squad.json", {**FAST, **LENIENT, "pretrained": "DATA/encoder", "tokenizer.extend": "texts"}),
+        ("squad.json", {**FAST, **LENIENT, "architecture": "transformer"}),
+    ],
     "masked-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
     "causal-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
     "elmo": [("texts.txt", {**FAST, **LENIENT, **LINES})],

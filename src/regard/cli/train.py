@@ -34,6 +34,8 @@ FLAGS = {  # in the order of the help: the common ones first
     "allow_unused": "--allow-unused",
     "architecture": "--arch",
     "preset": "--preset",
+    "transformer.causal": "--causal",
+    "bert.causal": "--causal",
     "seq2seq.cell": "--cell",
     "seq2seq.attention": "--attention",
     "seq2seq.hard_attention": "--hard-attention",
@@ -182,7 +184,7 @@ class TrainVerb(Verb):
         except click.NoSuchOption as error:
             flag = error.option_name.partition("=")[0]
             paths = [path for path, short in FLAGS.items() if flag in (short, f"--{path}")] or [flag.removeprefix("--")]
-            owners = tasks_with(paths[0])
+            owners = [task for task in trained_tasks() if any(task in tasks_with(path) for path in paths)]
             if not owners or self.name in owners:
                 raise
             raise UsageError(

@@ -171,6 +171,7 @@ TRANSFORMER_PRESETS: dict[str, TransformerConfig] = {
     "base": _transformer_preset(6, 512, 8, 2048, 0.1),
     "big": _transformer_preset(6, 1024, 16, 4096, 0.3),
 }
+STACK_SIZES = ("hidden_size", "stack.num_layers", "stack.num_heads", "stack.feed_forward_size")  # of a preset
 ATTENTION_KINDS = ("full", "blocks")
 POOLING_KINDS = ("first", "last", "mean", "attention")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
@@ -252,6 +253,8 @@ class BertConfig(Config):
     def check(self) -> None:
         is_rotary = self.positions == "rotary"
         self.stack.check_heads("stack", self.hidden_size, is_rotary=is_rotary)
+        if self.head == "label":
+            self.check_pooling()
         if self.attention_window and self.attention != "full":
             raise ConfigError(
                 f"attention_window ({self.attention_window}) needs attention 'full', not {self.attention!r}"
@@ -259,6 +262,14 @@ class BertConfig(Config):
         if self.layer_groups > self.stack.num_layers:
             raise ConfigError(
                 f"layer_groups ({self.layer_groups}) must be at most stack.num_layers ({self.stack.num_layers})"
+            )
+
+    def check_pooling(self) -> None:
+        """Raise `ConfigError` where a label head would pool a token that attends to no other."""
+        if self.causal and self.pooling == "first":
+            raise ConfigError(
+                "the first token of a causal encoder attends to itself alone, so pooling 'first' knows nothing of the "
+                "text: set pooling to last, mean or attention"
             )
 
     @property
@@ -311,7 +322,12 @@ class BertConfig(Config):
     def summary(self) -> str:
         """Describe the model in one line."""
         stack = self.stack
-        heads = {"plain": "no head", "label": f"{self.num_labels} labels", "token": f"{self.num_labels} token labels"}
+        pooling = "" if self.pooling == "first" else f"{self.pooling} pooling, "
+        heads = {
+            "plain": "no head",
+            "label": f"{pooling}{self.num_labels} labels",
+            "token": f"{self.num_labels} token labels",
+        }
         head = heads.get(self.head, f"{self.head} head")
         kind = "causal Transformer" if self.causal else "Transformer encoder"
         return (
@@ -333,6 +349,13 @@ BERT_PRESETS: dict[str, BertConfig] = {
     "medium": _bert_preset(8, 512, 8),
     "base": _bert_preset(12, 768, 12),
     "large": _bert_preset(24, 1024, 16),
+}
+
+
+FRESH_ENCODER_PRESETS: dict[str, BertConfig] = {  # of encoders that are trained on labelled texts from scratch
+    "tiny": _bert_preset(2, 64, 4),
+    "small": _bert_preset(2, 128, 4),
+    "base": _bert_preset(4, 256, 4),
 }
 
 

@@ -30,6 +30,8 @@ class RunConfig(Config):
     """What the runs of all tasks share."""
 
     architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # architecture → settings by dotted path
+    # prefix of settings → the architectures that read them; the first match counts, other settings are for all
+    architecture_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     task: str = knob("", "Task to train.")
     data: DataConfig = knob(DataConfig, "Data files.")
@@ -49,6 +51,16 @@ class RunConfig(Config):
     def is_distillation(self) -> bool:
         """Whether a student is trained."""
         return False
+
+    def check(self) -> None:
+        for path, value in self.changed_settings().items():
+            matches = (names for prefix, names in self.architecture_settings.items() if path.startswith(prefix))
+            architectures = next(matches, (self.architecture,))
+            if self.architecture not in architectures:
+                raise ConfigError(
+                    f"{path} ({value}) means nothing to --arch {self.architecture}: it is for --arch "
+                    f"{' or '.join(architectures)}"
+                )
 
     @classmethod
     def build(cls, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = "") -> Self:
@@ -105,13 +117,14 @@ class BatchRun(RunConfig):
         return "auto"
 
     def check(self) -> None:
-        for path, value in self.changed_settings().items():
-            if path in self.preset_sizes and self.preset != "custom":
-                raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
         if self.lora.rank:
             self._check_lora()
         if self.tokenizer.extend:
             self._check_extension()
+        super().check()
+        for path, value in self.changed_settings().items():
+            if path in self.preset_sizes and self.preset != "custom":
+                raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
 
     def _check_lora(self) -> None:
         if not self.pretrained:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Self
 
-from regard.config.data import DataConfig, DocumentConfig, MaskingConfig, TokenizerConfig
+from regard.config.data import DataConfig
 from regard.config.inference import DecodingConfig
 from regard.config.models import (
-    BERT_PRESETS,
-    GPT_PRESETS,
+    FRESH_ENCODER_PRESETS,
+    STACK_SIZES,
     TRANSFORMER_PRESETS,
     BertConfig,
     GptConfig,
     TransformerConfig,
 )
 from regard.config.rnn_models import (
-    ELMO_PRESETS,
     RNN_TEXT_PRESETS,
-    ElmoConfig,
     MemoryNetworkConfig,
     RnnClassifierConfig,
     RnnTaggerConfig,
@@ -45,11 +44,6 @@ EXTENSION = "tokenizer.extend"
 TRAINED_TOKENIZER = tuple(f"tokenizer.{name}" for name in ("kind", "normalization", "lowercase"))
 LORA_SETTINGS = tuple(f"lora.{setting.path}" for setting in LoraConfig.knobs())
 ONE_LANGUAGE = ("tokenizer.joint", "tokenizer.bpe_dropout", "training.tune_length_penalty")
-TEXT_ONLY = (  # what language models do not read
-    *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
-    *("data.max_length", *ONE_LANGUAGE),
-)
-STACK_SIZES = ("hidden_size", "stack.num_layers", "stack.num_heads", "stack.feed_forward_size")
 FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretrained encoder
     "data.max_length": 512,
     "training.optimizer": "adamw",
@@ -58,15 +52,35 @@ FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretra
     "training.label_smoothing": 0.0,
     "training.ema_decay": 0.0,
 }
+FRESH_ENCODER_DEFAULTS: dict[str, Any] = {  # of a Transformer that is trained on labelled texts from scratch
+    "tokenizer.kind": "wordpiece",
+    "tokenizer.lowercase": True,
+    "training.optimizer": "muon",
+    "training.weight_decay": 0.1,
+    "training.adam_beta2": 0.98,
+    "training.label_smoothing": 0.1,
+    "training.ema_decay": 0.999,
+}
+ENCODER_OF_THE_DATA = tuple(  # what data and task decide
+    f"transformer.{name}" for name in ("vocab_size", "pad_id", "head", "num_labels", "tie_embeddings")
+)
+SPAN_HEAD = "transformer.span_feed_forward"
+LABEL_HEAD = tuple(f"transformer.{name}" for name in ("pooling", "pooler", "pooler_activation", "pooler_dropout"))
 
 
-def preset_knob(sizes: Mapping[str, tuple[int, int]], *, family: str, unit: str = "layers × hidden size") -> Any:
-    """Declare the setting of the model size, from the sizes of each preset; `custom` takes those of the family."""
-    table = ", ".join(f"{name} {num_layers}×{hidden_size}" for name, (num_layers, hidden_size) in sizes.items())
+def preset_knob(sizes: Mapping[str, Mapping[str, tuple[int, int]]], unit: str = "layers × hidden size") -> Any:
+    """Declare the setting of the model size, from the sizes of each family's presets; `custom` takes those set."""
+    tables = {
+        family: ", ".join(f"{name} {num_layers}×{hidden_size}" for name, (num_layers, hidden_size) in presets.items())
+        for family, presets in sizes.items()
+    }
+    table = "; ".join(tables.values() if len(tables) == 1 else (f"{family} {text}" for family, text in tables.items()))
+    custom = " or ".join(f"--{family}.NAME" for family in sizes)
+    names = dict.fromkeys(chain.from_iterable(sizes.values()))
     return knob(
         "auto",
-        f"Model size; {unit}: {table}; auto: by the size of the data; custom: by --{family}.NAME, see --help-all.",
-        choices=("auto", *sizes, "custom"),
+        f"Model size; {unit}: {table}; auto: by the size of the data; custom: by {custom}, see --help-all.",
+        choices=("auto", *names, "custom"),
     )
 
 
@@ -89,8 +103,7 @@ class TranslateRun(BatchRun):
     task: str = knob("translate", "Task to train.", choices=("translate",))
     architecture: str = knob("transformer", "Model architecture.", choices=("transformer", "rnn"))
     preset: str = preset_knob(
-        {name: (preset.encoder.num_layers, preset.hidden_size) for name, preset in TRANSFORMER_PRESETS.items()},
-        family="model",
+        {"model": {name: (size.encoder.num_layers, size.hidden_size) for name, size in TRANSFORMER_PRESETS.items()}}
     )
     model: TransformerConfig = knob(TransformerConfig, "Transformer; used where the preset is custom.")
     seq2seq: Seq2SeqConfig = knob(
@@ -172,31 +185,43 @@ class FineTunedRun(BatchRun):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelledRun(FineTunedRun):
-    """A classifier or tagger: an RNN, or with --from a fine-tuned Transformer."""
+def _fresh_encoder() -> BertConfig:
+    return BertConfig(norm_placement="pre", pooling="mean", pooler=False, dropout=0.2)
 
-    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pretrained": FINE_TUNING_DEFAULTS}
-    # prefix of settings → the architecture that alone reads them
-    architecture_settings: ClassVar[Mapping[str, str]] = {
-        "fine_tuning.freeze_encoder": "pretrained",
-        "trainable.layer_lr_decay": "pretrained",
-        "fine_tuning.random_init": "pretrained",
-        EXTENSION: "pretrained",
-        "rnn_": "rnn",
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderRun(FineTunedRun):
+    """A model of a chosen architecture: one that is trained from scratch, or with --from a fine-tuned Transformer."""
+
+    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pretrained": FINE_TUNING_DEFAULTS,
+        "transformer": FRESH_ENCODER_DEFAULTS,
     }
+    architecture_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("fine_tuning.freeze_encoder", "fine_tuning.random_init", EXTENSION), ("pretrained",)),
+        "trainable.layer_lr_decay": ("pretrained",),
+        "fine_tuning.features": ("rnn",),
+        "rnn_": ("rnn",),
+        "transformer.": ("transformer",),
+        **dict.fromkeys(("preset", *TRAINED_TOKENIZER), ("rnn", "transformer")),
+    }
+    preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"transformer.{name}" for name in STACK_SIZES)
 
     architecture: str = knob(
         "rnn",
-        "Model architecture; pretrained: a pretrained Transformer, implied by --from.",
-        choices=("rnn", "pretrained"),
+        "Model architecture; rnn, transformer: trained from scratch; pretrained: a Transformer, implied by --from.",
+        choices=("rnn", "transformer", "pretrained"),
     )
-    training: TrainingConfig = knob(without_label_smoothing, "Training.")
+    preset: str = knob("auto", "Model size.", choices=("auto", "custom"))
+    transformer: BertConfig = knob(
+        _fresh_encoder, "Model with --arch transformer; the preset sets its sizes unless it is custom."
+    )
 
     @classmethod
     def choose_architecture(cls, settings: Mapping[str, Any]) -> str:
         """Architecture that these settings request: pretrained where they name a pretrained model."""
-        return str(settings.get("architecture") or ("pretrained" if settings.get("pretrained") else "rnn"))
+        requested = settings.get("architecture") or ("pretrained" if settings.get("pretrained") else cls.architecture)
+        return str(requested)
 
     @classmethod
     def build(cls, settings: Mapping[str, Any], recipe: Mapping[str, Any] | None = None, *, where: str = "") -> Self:
@@ -215,34 +240,38 @@ class LabelledRun(FineTunedRun):
                 "--from is for pretrained Transformers (--arch pretrained), and they need it: "
                 f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
             )
-        if self.fine_tuning.features and self.architecture == "pretrained":
-            raise ConfigError("frozen features (--features) are for RNN text encoders (--arch rnn): leave out --from")
-        for path, value in self.changed_settings().items():
-            matches = (required for prefix, required in self.architecture_settings.items() if path.startswith(prefix))
-            required = next(matches, self.architecture)
-            if required != self.architecture:
-                raise ConfigError(
-                    f"{path} ({value}) means nothing to --arch {self.architecture}: it is for --arch {required}"
-                )
+        self.transformer.check_pooling()
 
 
-def _rnn_text_preset(family: str) -> Any:
-    sizes = {name: (preset.num_layers, preset.hidden_size) for name, preset in RNN_TEXT_PRESETS.items()}
-    return preset_knob(sizes, family=family, unit="layers × hidden size of the RNN")
+@dataclass(frozen=True, kw_only=True)
+class LabelledRun(EncoderRun):
+    """A classifier or tagger."""
+
+    training: TrainingConfig = knob(without_label_smoothing, "Training.")
+
+
+def layers_and_sizes(presets: Mapping[str, BertConfig] | Mapping[str, GptConfig]) -> dict[str, tuple[int, int]]:
+    """Number of layers and hidden size of each preset, for `preset_knob`."""
+    return {name: (size.stack.num_layers, size.hidden_size) for name, size in presets.items()}
+
+
+def _labelled_preset(family: str) -> Any:
+    rnn_sizes = {name: (size.num_layers, size.hidden_size) for name, size in RNN_TEXT_PRESETS.items()}
+    return preset_knob({family: rnn_sizes, "transformer": layers_and_sizes(FRESH_ENCODER_PRESETS)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyRun(LabelledRun):
     """A text classifier."""
 
-    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE)
+    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE, *ENCODER_OF_THE_DATA, SPAN_HEAD)
     preset_sizes: ClassVar[tuple[str, ...]] = (
-        "rnn_classifier.encoder.embedding_size",
-        "rnn_classifier.encoder.hidden_size",
+        *EncoderRun.preset_sizes,
+        *("rnn_classifier.encoder.embedding_size", "rnn_classifier.encoder.hidden_size"),
     )
 
     task: str = knob("classify", "Task to train.", choices=("classify",))
-    preset: str = _rnn_text_preset("rnn_classifier")
+    preset: str = _labelled_preset("rnn_classifier")
     rnn_classifier: RnnClassifierConfig = knob(
         RnnClassifierConfig, "RNN classifier; the preset sets its sizes unless it is custom."
     )
@@ -252,14 +281,24 @@ class ClassifyRun(LabelledRun):
 class TagRun(LabelledRun):
     """A token classifier."""
 
-    excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE)
+    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pretrained": FINE_TUNING_DEFAULTS,
+        "transformer": {**FRESH_ENCODER_DEFAULTS, "tokenizer.lowercase": False},  # names have capitals
+    }
+    excluded: ClassVar[tuple[str, ...]] = (
+        *(*PAIR_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE),
+        *(*ENCODER_OF_THE_DATA, *LABEL_HEAD, SPAN_HEAD),
+    )
     descriptions: ClassVar[Mapping[str, str]] = {
         "fine_tuning.test": "Test file in CoNLL columns, scored at the end; with --seeds, once per seed.",
     }
-    preset_sizes: ClassVar[tuple[str, ...]] = ("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size")
+    preset_sizes: ClassVar[tuple[str, ...]] = (
+        *EncoderRun.preset_sizes,
+        *("rnn_tagger.encoder.embedding_size", "rnn_tagger.encoder.hidden_size"),
+    )
 
     task: str = knob("tag", "Task to train.", choices=("tag",))
-    preset: str = _rnn_text_preset("rnn_tagger")
+    preset: str = _labelled_preset("rnn_tagger")
     rnn_tagger: RnnTaggerConfig = knob(RnnTaggerConfig, "RNN tagger; the preset sets its sizes unless it is custom.")
 
 
@@ -273,12 +312,13 @@ def _fine_tuning_config() -> TrainingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerRun(FineTunedRun):
+class AnswerRun(EncoderRun):
     """An extractive question-answering model."""
 
+    architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"transformer": FRESH_ENCODER_DEFAULTS}
     excluded: ClassVar[tuple[str, ...]] = (
-        *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS),
-        *(*ONE_LANGUAGE, *TRAINED_TOKENIZER, "fine_tuning.features", "fine_tuning.class_weights"),
+        *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE),
+        *("fine_tuning.features", "fine_tuning.class_weights", *ENCODER_OF_THE_DATA, *LABEL_HEAD),
     )
     descriptions: ClassVar[Mapping[str, str]] = {
         "data.max_length": "Maximum tokens of question and passage, special tokens included; a longer passage is cut "
@@ -287,82 +327,23 @@ class AnswerRun(FineTunedRun):
     }
 
     task: str = knob("answer", "Task to train.", choices=("answer",))
+    architecture: str = knob(
+        "pretrained",
+        "Model architecture; transformer: trained from scratch; pretrained: fine-tuned, and needs --from.",
+        choices=("transformer", "pretrained"),
+    )
+    preset: str = preset_knob({"transformer": layers_and_sizes(FRESH_ENCODER_PRESETS)})
     data: DataConfig = knob(_passage_data, "Data files.")
     training: TrainingConfig = knob(_fine_tuning_config, "Training.")
     passages: PassageConfig = knob(PassageConfig, "Passages of question answering.")
 
     def check(self) -> None:
+        if self.architecture == "pretrained" and not self.pretrained:
+            raise ConfigError(
+                "question answering starts from an encoder: add --from MODEL to fine-tune one, or --arch transformer "
+                "to train one from scratch"
+            )
         super().check()
-        if not self.pretrained:
-            raise ConfigError("question answering starts from an encoder: add --from MODEL")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanguageModelRun(BatchRun):
-    """A language model on running text."""
-
-    excluded: ClassVar[tuple[str, ...]] = TEXT_ONLY
-
-    training: TrainingConfig = knob(without_label_smoothing, "Training.")
-    documents: DocumentConfig = knob(DocumentConfig, "Documents of running text.")
-
-
-def _stack_sizes(presets: Mapping[str, BertConfig] | Mapping[str, GptConfig]) -> dict[str, tuple[int, int]]:
-    return {name: (preset.stack.num_layers, preset.hidden_size) for name, preset in presets.items()}
-
-
-def _lower_case_wordpiece() -> TokenizerConfig:
-    return TokenizerConfig(kind="wordpiece", lowercase=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskedLMRun(LanguageModelRun):
-    """A masked language model."""
-
-    preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"bert.{name}" for name in STACK_SIZES)
-
-    task: str = knob("masked-lm", "Task to train.", choices=("masked-lm",))
-    preset: str = preset_knob(_stack_sizes(BERT_PRESETS), family="bert")
-    tokenizer: TokenizerConfig = knob(_lower_case_wordpiece, "Tokenizer.")
-    bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
-    masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
-
-    def check(self) -> None:
-        super().check()
-        if self.tokenizer.extend and self.masking.new_vocabulary:
-            raise ConfigError("a new vocabulary (--new-vocabulary) is not extended: leave out --extend-vocabulary")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CausalLMRun(LanguageModelRun):
-    """A causal language model."""
-
-    preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"gpt.{name}" for name in STACK_SIZES)
-    descriptions: ClassVar[Mapping[str, str]] = {
-        "documents.document_boundary": "What one document is; a boundary token follows each. Documents are held out "
-        "whole, except files, whose ends are held out; auto: file.",
-    }
-
-    task: str = knob("causal-lm", "Task to train.", choices=("causal-lm",))
-    preset: str = preset_knob(_stack_sizes(GPT_PRESETS), family="gpt")
-    gpt: GptConfig = knob(GptConfig, "Causal language model; the preset sets its sizes unless it is custom.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElmoRun(LanguageModelRun):
-    """An ELMo language model."""
-
-    excluded: ClassVar[tuple[str, ...]] = (
-        *(*TEXT_ONLY, EXTENSION, *LORA_SETTINGS),
-        *("elmo.vocab_size", "elmo.boundary_id"),  # the tokenizer decides them
-    )
-    preset_sizes: ClassVar[tuple[str, ...]] = ("elmo.hidden_size",)
-
-    task: str = knob("elmo", "Task to train.", choices=("elmo",))
-    preset: str = preset_knob(
-        {name: (preset.num_layers, preset.hidden_size) for name, preset in ELMO_PRESETS.items()}, family="elmo"
-    )
-    elmo: ElmoConfig = knob(ElmoConfig, "ELMo language model; the preset sets its sizes unless it is custom.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from regard.checkpoint.causal_dir import load_causal_lm
-from regard.config.task_runs import CausalLMRun
+from regard.config.language_model_runs import CausalLMRun
 from regard.data.documents import Documents, read_documents
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.models import build_model

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from regard.checkpoint.native import load_text_model
+from regard.config.language_model_runs import ElmoRun
 from regard.config.rnn_models import ElmoConfig
-from regard.config.task_runs import ElmoRun
 from regard.data.documents import Documents, hold_out_documents
 from regard.errors import CheckpointError, ConfigError, UsageError
 from regard.tasks.elmo import ElmoObjective

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from regard.checkpoint.encoder_dir import load_encoder
+from regard.config.language_model_runs import MaskedLMRun
 from regard.config.models import BertConfig, StackConfig
-from regard.config.task_runs import MaskedLMRun
 from regard.data.documents import read_documents
 from regard.errors import CheckpointError, ConfigError, DataError, UsageError
 from regard.models.bert import Bert, initialize_bert, rescale_embeddings

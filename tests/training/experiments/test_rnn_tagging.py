@@ -146,5 +146,5 @@ def test_settings_of_fine_tuning_are_refused(data: Path, elmo: Path) -> None:
     with pytest.raises(ConfigError, match="fine_tuning.freeze_encoder .* is for --arch pretrained"):
         config(data, **{"fine_tuning.freeze_encoder": True})
     settings = {"pretrained": "a/bert", "data.train": (str(data),)}
-    with pytest.raises(ConfigError, match="leave out --from"):
+    with pytest.raises(ConfigError, match="means nothing to --arch pretrained: it is for --arch rnn"):
         TagRun.build({**settings, "fine_tuning.features": str(elmo)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.weights import digest_tensors
+from regard.config.models import STACK_SIZES, BertConfig, GptConfig
 from regard.config.runs import BatchRun
 from regard.errors import ConfigError
 from regard.metric_table import SPLITS
@@ -418,6 +420,15 @@ def choose_preset(
     if name not in presets:
         raise ConfigError(f"preset must be one of {', '.join(presets)} {where}, not {name}")
     return presets[name], reason
+
+
+def stack_sizes(preset: BertConfig | GptConfig) -> dict[str, Any]:
+    """Sizes of a preset by dotted path: all that it decides of a model.
+
+    >>> stack_sizes(BertConfig())["stack.num_layers"]
+    4
+    """
+    return {path: attrgetter(path)(preset) for path in STACK_SIZES}
 
 
 def report_gain(

@@ -15,8 +15,8 @@ from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.hf.causal import has_scaled_scores
 from regard.checkpoint.source import CausalSource
 from regard.checkpoint.weights import to_arrays
+from regard.config.language_model_runs import CausalLMRun
 from regard.config.models import GPT_PRESETS, GptConfig
-from regard.config.task_runs import CausalLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, UsageError
 from regard.models import build_model
@@ -29,7 +29,7 @@ from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import choose_preset
+from regard.training.experiments.base import choose_preset, stack_sizes
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
@@ -143,7 +143,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             where="for causal-lm",
         )
         if preset is not None:
-            config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
+            config = config.override(stack_sizes(preset))
         data_settings = {
             "vocab_size": self.tokenizer.vocab_size,
             "eos_id": self.tokenizer.eos_id,

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from regard.checkpoint.native import LoadedTextModel, load_text_model, save_text_model
+from regard.config.language_model_runs import ElmoRun
 from regard.config.rnn_models import ELMO_PRESETS, ElmoConfig
-from regard.config.task_runs import ElmoRun
 from regard.data.documents import Documents
 from regard.models import build_model
 from regard.models.elmo import Elmo

@@ -12,6 +12,7 @@ from regard.checkpoint.source import EncoderSource
 from regard.config.models import BertConfig
 from regard.models.bert import Bert, initialize_bert
 from regard.text.tokenizer import Tokenizer
+from regard.training.experiments.base import initialize_model
 from regard.training.vocabulary import extend_tables
 
 
@@ -27,6 +28,16 @@ class EncoderStart:
     digest: str = ""  # of the folder that they come from
     model_type: str = "bert"  # preferred in config.json
     hf_config: Mapping[str, Any] = field(default_factory=dict)  # config.json of the folder, to be written back
+
+    @classmethod
+    def from_scratch(
+        cls, config: BertConfig, tokenizer: Tokenizer, *, max_length: int, reason: str, seed: int
+    ) -> EncoderStart:
+        """Start from random weights; the vocabulary is that of a tokenizer which the run trained."""
+        config = config.override({"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id})
+        model = initialize_model(Bert(config), seed)
+        weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        return cls(config=config, tokenizer=tokenizer, weights=weights, max_length=max_length, reason=reason)
 
     @classmethod
     def from_folder(cls, source: EncoderSource, reason: str) -> EncoderStart:

@@ -1,4 +1,4 @@
-"""What fine-tuning an encoder for classification, tagging and question answering has in common."""
+"""What training an encoder for classification, tagging and question answering has in common: fine-tuned or fresh."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.hf.encoders import LABELLED_HEADS
 from regard.checkpoint.source import EncoderSource
-from regard.config.models import BertConfig
-from regard.config.task_runs import FineTunedRun
+from regard.config.models import FRESH_ENCODER_PRESETS, BertConfig
+from regard.config.task_runs import EncoderRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
 from regard.tasks.encoder_states import CachedStates
 from regard.tasks.predictions import Predictions
 from regard.tasks.windows import EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
+from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import Notify, subsample_indices
+from regard.training.experiments.base import Notify, choose_preset, stack_sizes, subsample_indices
 from regard.training.experiments.encoder_start import EncoderStart
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
@@ -35,14 +37,17 @@ EVALUATIONS_PER_EPOCH = 2.0
 HEAD_LEARNING_RATE = 2e-3
 HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
+# Defaults of a model that is trained from scratch.
+FRESH_SIZES = ((20_000, "tiny"), (1_000_000, "small"))  # tokens below which a preset is chosen
+FRESH_EPOCHS = 20.0
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
 POOLED_HEAD_PREFIXES = ("classifier", "pooler")  # of the weights that are trained where the encoder is frozen
 
 
 class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
-    """Fine-tune a pretrained encoder with a new head."""
+    """Train an encoder with a head for the task: a pretrained one, or a fresh one from scratch."""
 
-    config: FineTunedRun
+    config: EncoderRun
     head: str
     problem_type = ""  # of classification
 
@@ -56,7 +61,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     def prepare_encoding(self, train: Any) -> None:
         """Load or build what the encoder starts from."""
         self.start = self.build_start(train)
-        self.digests["start"] = self.start.digest
+        if self.start.digest:
+            self.digests["start"] = self.start.digest
         self.model_config = self.start.config
         self.hidden_size = self.model_config.hidden_size
         self.reason = self.start.reason
@@ -64,7 +70,39 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         self.max_length = min(self.start.max_length, self.config.data.max_length)
 
     def build_start(self, train: Any) -> EncoderStart:
-        """The pretrained encoder with a head for the labels, on request with new subwords or random weights."""
+        """The encoder with a head for the labels: pretrained or fresh, as the architecture says."""
+        if self.config.architecture == "transformer":
+            return self._build_fresh_start(self.training_texts(train))
+        return self._build_pretrained_start(train)
+
+    def _build_fresh_start(self, texts: Sequence[str]) -> EncoderStart:
+        """A tokenizer that is trained on these texts, and random weights of a model whose size suits them."""
+        config = self.config
+        tokenizer = load_or_train_tokenizer(self.folder, lambda: train_masked_tokenizer(texts, config.tokenizer))
+        preset, reason = choose_preset(
+            config.preset,
+            FRESH_ENCODER_PRESETS,
+            amount=sum(map(len, tokenizer.encode_batch(texts))),
+            sizes=FRESH_SIZES,
+            largest="base",
+            where=f"with --arch transformer for {self.name}",
+        )
+        max_length = config.data.max_length
+        settings = {
+            "head": self.head,
+            "num_labels": len(self.labels) if self.head in LABELLED_HEADS else 0,
+            "max_positions": max(config.transformer.max_positions, max_length),
+        }
+        return EncoderStart.from_scratch(
+            config.transformer.override(settings | ({} if preset is None else stack_sizes(preset))),
+            tokenizer,
+            max_length=max_length,
+            reason=reason,
+            seed=config.training.seed,
+        )
+
+    def _build_pretrained_start(self, train: Any) -> EncoderStart:
+        """The pretrained encoder, on request with new subwords or random weights."""
         config = self.config
         origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
         frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
@@ -83,12 +121,14 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
 
     def training_texts(self, train: Any) -> list[str]:
-        """Texts of the training examples, by which the vocabulary is extended."""
+        """Texts of the training examples, which a tokenizer is trained on or its vocabulary extended by."""
         raise NotImplementedError
 
     def choose_training_settings(self) -> dict[str, float]:
         """Training settings that suit the task; other ones where only the head is trained."""
         settings = super().choose_training_settings()
+        if self.config.architecture == "transformer":
+            return settings | {"epochs": FRESH_EPOCHS}
         if self.config.fine_tuning.freeze_encoder:
             return settings | {
                 "epochs": HEAD_EPOCHS,
@@ -145,6 +185,13 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             self.notes.append(f"{split}: {report.format()}")
 
     # ---- interface of a run
+
+    def describe_model(self, num_parameters: int) -> str:
+        """Describe the model for the user, and the vocabulary where it is the run's own."""
+        model = super().describe_model(num_parameters)
+        if self.config.architecture != "transformer":
+            return model
+        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.start.tokenizer.vocab_size:,}\n{model}"
 
     def model(self) -> Bert:
         """Build the model to train, with its initial weights; only the head where the encoder is frozen."""

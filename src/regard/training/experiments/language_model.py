@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.config.data import ReadConfig
-from regard.config.task_runs import LanguageModelRun
+from regard.config.language_model_runs import LanguageModelRun
 from regard.data.documents import Documents, hold_out_documents, read_documents
 from regard.tasks.token_stream import StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer

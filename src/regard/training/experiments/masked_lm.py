@@ -19,8 +19,8 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.source import EncoderSource
+from regard.config.language_model_runs import MaskedLMRun
 from regard.config.models import BERT_PRESETS, BertConfig
-from regard.config.task_runs import MaskedLMRun
 from regard.data.documents import Documents
 from regard.errors import ConfigError, DataError, UsageError
 from regard.models import build_model
@@ -46,7 +46,7 @@ from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import choose_preset, initialize_model
+from regard.training.experiments.base import choose_preset, initialize_model, stack_sizes
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
@@ -151,7 +151,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             where="for masked-lm",
         )
         if preset is not None:
-            config = config.override({"hidden_size": preset.hidden_size, "stack": preset.stack.to_dict()})
+            config = config.override(stack_sizes(preset))
         return config.override(self._vocabulary_settings()), reason
 
     def _adapt_pretrained_config(self, pretrained: EncoderSource) -> tuple[BertConfig, str]:
