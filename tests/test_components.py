@@ -32,7 +32,7 @@ from regard.models.base import initialize_weights
 from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.plugins import TABLES
-from regard.registry import PluginWarning, Registry, resolve
+from regard.tables import PluginWarning, Registry, resolve
 from regard.text.train import train_tokenizer
 from regard.training.auto_config import resolve_training_config
 from regard.training.flat_weights import FlatWeights

@@ -13,7 +13,8 @@ import regard
 from regard.components import FAMILIES
 from regard.config.models import ENCODER_HEADS
 from regard.errors import UsageError
-from regard.registry import TASKS, Registry, Task, resolve, task_of_head
+from regard.registry import TASKS, Task, resolve, task_of_head
+from regard.tables import Registry
 from tests.scale import HANG_GUARD
 
 HEAD_TASKS = ["embed", "masked-lm", "embed", "masked-lm", "classify", "tag", "answer"]
@@ -111,7 +112,7 @@ def test_plugins_are_loaded_on_a_miss_and_one_that_raises_is_named(tmp_path: Pat
     )
     code = """
 from regard.components import FAMILIES
-from regard.registry import load_plugins
+from regard.tables import load_plugins
 FAMILIES["bert"]
 print("before:", "good_plugin" in sys.modules)
 print("after:", "mine" in FAMILIES, FAMILIES.owner("mine"), "torch" in sys.modules, len(FAMILIES))
@@ -127,7 +128,7 @@ load_plugins()
 
 def test_the_command_line_names_a_broken_plugin_in_one_line_and_works(tmp_path: Path) -> None:
     write_plugin(tmp_path, "broken-plugin", "raise ValueError('half a file')")
-    code = "from regard.cli import run; from regard.registry import load_plugins as load; import click\n"
+    code = "from regard.cli import run; from regard.tables import load_plugins as load; import click\n"
     code += "print(run([], click.Command('x', callback=load)))"
     process = run_with_plugins(tmp_path, code)
     assert process.stdout.strip() == "0"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regard.registry import Registry
+from regard.tables import Registry
 
 
 class Choices(Collection[str]):

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import UsageError
-from regard.registry import TASKS, Registry
+from regard.registry import TASKS
+from regard.tables import Registry
 
 PERCENT = "{:.2f} %"
 POINTS = "{:.2f}"

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from regard.errors import UsageError, nearest
-from regard.registry import PLUGINS, Registry, load_plugins, resolve
+from regard.tables import PLUGINS, Registry, load_plugins, resolve
 
 SCRIPT = "__main__"  # owner of what a script registers
 TABLES: dict[str, str] = {  # kind, as `register` takes it → import string of its table

@@ -14,8 +14,8 @@ import pytest
 
 from regard.cli import regard as command_line
 from regard.plugins import TABLES
-from regard.registry import Registry, resolve
 from regard.report import demo
+from regard.tables import Registry, resolve
 from tests.documentation.blocks import ROOT, RUN, SHOWN, Block, blocks, commands, pages
 from tests.documentation.workspace import Workspace
 

@@ -52,7 +52,8 @@ from regard.config.models import TransformerConfig
 from regard.config.rnn_models import TranslationModelConfig
 from regard.config.settings import Config
 from regard.errors import CheckpointError, ConfigError
-from regard.registry import PACKAGE, TASKS, resolve, task_of_head
+from regard.registry import TASKS, resolve, task_of_head
+from regard.tables import PACKAGE
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

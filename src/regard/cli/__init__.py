@@ -16,7 +16,7 @@ import click
 from regard import __version__
 from regard.cli.renamed import SYNONYMS, replacement
 from regard.errors import CheckpointWarning, RegardError, nearest
-from regard.registry import PluginWarning
+from regard.tables import PluginWarning
 
 # verb → (module, one line of help); a verb's module is imported when the verb is used
 VERBS = {

@@ -34,7 +34,7 @@ from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
-from regard.registry import PACKAGE, PluginWarning, resolve
+from regard.tables import PACKAGE, PluginWarning, resolve
 from regard.tasks.elmo import ElmoFeatures
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.story_qa import StoryVocabulary
