@@ -410,7 +410,7 @@ def test_synthetic_data_are_written_checked_joined_and_cleaned(
     right = str(tmp_path / "out.txt")
     assert run(["data", "make", "sort", "--count", "53", "--out", both]) == 0
     assert run(["data", "make", "sort", "--count", "53", "--out", left, right, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"pairs": 53, "out": [left, right]}
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"rows": 53, "out": [left, right]}
     rows = [line.split("\t") for line in Path(both).read_text().splitlines()]
     assert gzip.decompress(Path(left).read_bytes()).decode().splitlines() == [row[0] for row in rows]
     assert Path(right).read_text().splitlines() == [row[1] for row in rows]

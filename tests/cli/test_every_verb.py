@@ -84,6 +84,8 @@ USING = [
     "data join pairs.csv --out joined.tsv",
     "data make copy --count 3 --out copy.tsv",
     "data make recall --count 3 --distance 2-5 --out recall.tsv",
+    "data make coreference --count 3 --out coreference.tsv",
+    "data make brackets --count 3 --out brackets.conll",
     "doctor --quick",
     "bench encoder --quick --rounds 1 --count 2 --threads 1",
     "demo --seconds 1 --out demo",
