@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from regard.hardware import end_with_parent
 LAUNCH_FILE = "launch.json"
 EVENTS_FILE = "events.jsonl"
 INTERRUPTED = 130  # exit code after SIGINT
+LOST_RANK_GRACE = 10.0  # seconds that a rank that lost another one leaves it to report its own error first
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}  # interface for gloo, by platform
 
 
@@ -56,7 +58,11 @@ def main() -> None:
     except Exception as error:
         from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
 
+        from regard.training.distributed import LostRankError
+
         ErrorHandler().record_exception(error)
+        if isinstance(error, LostRankError):
+            time.sleep(LOST_RANK_GRACE)  # the agent ends this rank once the other one has failed
         sys.exit(error.exit_code if isinstance(error, RegardError) else 1)
 
 
