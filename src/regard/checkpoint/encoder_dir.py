@@ -341,13 +341,15 @@ def save_encoder(
 def serialize_tokenizer(tokenizer: Tokenizer, config: BertConfig, max_length: int) -> dict[str, bytes]:
     """Files of an encoder's tokenizer, with its special tokens and maximal length for other tools."""
     special_tokens = SpecialTokens(tokenizer)
-    roles = {
-        "pad_token": special_tokens.pad_id,
-        "unk_token": special_tokens.unk_id,
-        "cls_token": special_tokens.bos_id,
-        "sep_token": special_tokens.eos_id,
-        "mask_token": special_tokens.mask_id,
-    }
+    roles = {"pad_token": special_tokens.pad_id, "unk_token": special_tokens.unk_id}
+    if config.causal:
+        roles |= {"bos_token": special_tokens.eos_id, "eos_token": special_tokens.eos_id}
+    else:
+        roles |= {
+            "cls_token": special_tokens.bos_id,
+            "sep_token": special_tokens.eos_id,
+            "mask_token": special_tokens.mask_id,
+        }
     inputs = ["input_ids", "attention_mask"]
     if config.num_token_types > 1:
         inputs.insert(1, "token_type_ids")

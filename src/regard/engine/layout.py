@@ -160,7 +160,8 @@ def head_specs(config: BertConfig) -> Iterator[WeightSpec]:
     if config.has_pooler:
         yield replace(_linear("pooler", config.hidden_size, config.hidden_size), precision="float32")
     if config.num_outputs:
-        yield replace(_linear("classifier", config.num_outputs, config.hidden_size), precision="float32")
+        classifier = _linear("classifier", config.num_outputs, config.hidden_size, has_bias=config.classifier_bias)
+        yield replace(classifier, precision="float32")
 
 
 def _model_specs(model: ModelDescription) -> Iterator[WeightSpec]:

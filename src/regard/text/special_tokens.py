@@ -19,6 +19,7 @@ from regard.packed_tokens import Tokens
 from regard.text.tokenizer import Encoding, Tokenizer
 
 MASK_TOKENS = ("[MASK]", "<mask>")  # names of the mask token
+PAD_TOKEN = "<pad>"  # of tokenizers that lack one
 
 
 @dataclass(frozen=True)
@@ -273,23 +274,54 @@ def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double_sepa
 
     With `double`, two separators are between the texts, and all token types are 0 (RoBERTa).
     """
-    second_type = 0 if double_separator else 1
+    single = [_template_token(cls), _template_text("A"), _template_token(sep)]
+    if double_separator:
+        pair = [*single, _template_token(sep), _template_text("B"), _template_token(sep)]
+    else:
+        pair = [*single, _template_text("B", 1), _template_token(sep, 1)]
+    return _with_template(tokenizer, single, pair, (cls, sep))
 
-    def special(token: str, token_type: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": token, "type_id": token_type}}
 
-    def sequence(name: str, token_type: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": token_type}}
+def with_delimiters(tokenizer: Tokenizer) -> Tokenizer:
+    """Tokenizer of a causal model that ends texts with the end-of-text token: `A eos`, and for pairs `A eos B eos`.
 
-    single = [special(cls, 0), sequence("A", 0), special(sep, 0)]
-    second_separator = [special(sep, 0)] if double_separator else []
+    The state of the last token stands for the whole text (Radford et al. 2018). Padding must be another token, as
+    transformers finds the last token of a row by it: a tokenizer without one gets `<pad>`.
+
+    >>> from regard.config.data import TokenizerConfig
+    >>> from regard.text.train import train_tokenizer
+    >>> tokenizer = with_delimiters(train_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocab_size=270)))
+    >>> SpecialTokens(tokenizer).add([7, 8], [9])
+    ([7, 8, 1, 9, 1], [0, 0, 0, 0, 0])
+    """
+    if tokenizer.eos_id < 0:
+        raise CheckpointError("the tokenizer has no end-of-text token, which has to end the texts of a causal model")
+    if tokenizer.pad_id < 0:
+        tokenizer = _with_added_token(tokenizer, PAD_TOKEN)
+    eos = str(tokenizer.backend.id_to_token(tokenizer.eos_id))
+    single = [_template_text("A"), _template_token(eos)]
+    return _with_template(tokenizer, single, [*single, _template_text("B"), _template_token(eos)], (eos,))
+
+
+def _template_token(token: str, token_type: int = 0) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": token_type}}
+
+
+def _template_text(name: str, token_type: int = 0) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": token_type}}
+
+
+def _with_template(
+    tokenizer: Tokenizer, single: Sequence[Any], pair: Sequence[Any], special_tokens: Sequence[str]
+) -> Tokenizer:
+    """Tokenizer with a template for one text and one for two."""
     template = {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, *second_separator, sequence("B", second_type), special(sep, second_type)],
+        "pair": pair,
         "special_tokens": {
             token: {"id": token, "ids": [tokenizer.backend.token_to_id(token)], "tokens": [token]}
-            for token in dict.fromkeys((cls, sep))
+            for token in dict.fromkeys(special_tokens)
         },
     }
     content = json.loads(tokenizer.to_json())
@@ -304,18 +336,23 @@ def with_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     """A trained tokenizer with a mask token and a template, as an encoder needs them."""
     mask = MASK_TOKENS[1]
     if tokenizer.backend.token_to_id(mask) is None:
-        content = json.loads(tokenizer.to_json())
-        added_token = {
-            "id": tokenizer.vocab_size,
-            "content": mask,
-            "single_word": False,
-            "lstrip": True,  # the white space around the mask belongs to it
-            "rstrip": True,
-            "normalized": False,
-            "special": True,
-        }
-        content["added_tokens"] = [*(content.get("added_tokens") or []), added_token]
-        tokenizer = Tokenizer.from_json(json.dumps(content), where="this tokenizer")
+        tokenizer = _with_added_token(tokenizer, mask, lstrip=True, rstrip=True)  # white space around it belongs to it
     bos = str(tokenizer.backend.id_to_token(tokenizer.bos_id))
     eos = str(tokenizer.backend.id_to_token(tokenizer.eos_id))
     return with_special_tokens(tokenizer, bos, eos)
+
+
+def _with_added_token(tokenizer: Tokenizer, token: str, *, lstrip: bool = False, rstrip: bool = False) -> Tokenizer:
+    """Tokenizer with one more special token, after all others."""
+    content = json.loads(tokenizer.to_json())
+    added_token = {
+        "id": tokenizer.vocab_size,
+        "content": token,
+        "single_word": False,
+        "lstrip": lstrip,
+        "rstrip": rstrip,
+        "normalized": False,
+        "special": True,
+    }
+    content["added_tokens"] = [*(content.get("added_tokens") or []), added_token]
+    return Tokenizer.from_json(json.dumps(content), where="this tokenizer")

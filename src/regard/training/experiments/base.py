@@ -264,6 +264,11 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         """Beginnings of the names of weights that are trained besides LoRA: the head, and an extended vocabulary."""
         return (*HEAD_PREFIXES, *EMBEDDINGS, OUTPUT_PREFIX) if self.config.tokenizer.extend else HEAD_PREFIXES
 
+    @property
+    def stored_beside_lora(self) -> tuple[str, ...]:
+        """Beginnings of the names of weights that an adapter stores whole: those that differ from the base model's."""
+        return self.trained_beside_lora
+
     def model(self) -> Model:
         """Build the model with its initial weights: pretrained ones, or random ones by the seed."""
         model: Model = build_model(self.model_config)
@@ -368,7 +373,7 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
             dropout=lora.dropout,
             targets=lora.target_parts,
             lora_weights=evaluator.lora_weights,
-            trained=self.trained_beside_lora,
+            trained=self.stored_beside_lora,
         )
         save_adapter(self.folder, self.model_config, evaluator.model.state_dict(), adapter)
 

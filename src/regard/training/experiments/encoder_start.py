@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.checkpoint.source import EncoderSource
 from regard.config.models import BertConfig
 from regard.models.bert import Bert, initialize_bert
+from regard.text.special_tokens import SpecialTokens, with_delimiters
 from regard.text.tokenizer import Tokenizer
 from regard.training.experiments.base import initialize_model
 from regard.training.vocabulary import extend_tables
@@ -28,6 +29,7 @@ class EncoderStart:
     digest: str = ""  # of the folder that they come from
     model_type: str = "bert"  # preferred in config.json
     hf_config: Mapping[str, Any] = field(default_factory=dict)  # config.json of the folder, to be written back
+    has_new_tokens: bool = False  # whether token tables have rows that those of the folder lack
 
     @classmethod
     def from_scratch(
@@ -60,7 +62,17 @@ class EncoderStart:
             tokenizer=tokenizer,
             config=self.config.override({"vocab_size": tokenizer.vocab_size}),
             weights=extend_tables(self.weights, self.tokenizer, tokenizer),
+            has_new_tokens=True,
         )
+
+    def with_delimiters(self) -> EncoderStart:
+        """The same with an end-of-text token after each text, where a causal model's tokenizer adds no tokens."""
+        if not self.config.causal or SpecialTokens(self.tokenizer).num_special():
+            return self
+        tokenizer = with_delimiters(self.tokenizer)
+        has_row = tokenizer.vocab_size <= self.config.vocab_size  # tables may be longer than the vocabulary
+        start = replace(self, tokenizer=tokenizer) if has_row else self.with_vocabulary(tokenizer)
+        return replace(start, config=start.config.override({"pad_id": tokenizer.pad_id}))
 
     def with_random_weights(self, seed: int) -> EncoderStart:
         """The same with random weights."""

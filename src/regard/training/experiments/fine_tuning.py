@@ -27,7 +27,7 @@ from regard.training.experiments.base import Notify, choose_preset, stack_sizes,
 from regard.training.experiments.encoder_start import EncoderStart
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
-from regard.training.vocabulary import load_or_train_tokenizer
+from regard.training.vocabulary import EMBEDDINGS, load_or_train_tokenizer
 
 # Defaults where the user sets none.
 LEARNING_RATE_SCALE = 22.0  # over the squared hidden size
@@ -113,6 +113,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
                 self.folder, lambda: self.extend_vocabulary(old, self.training_texts(train))
             )
             start = start.with_vocabulary(tokenizer)
+        start = start.with_delimiters()
         return start.with_random_weights(config.training.seed) if config.fine_tuning.random_init else start
 
     def load_pretrained(self) -> EncoderSource:
@@ -192,6 +193,12 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         if self.config.architecture != "transformer":
             return model
         return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.start.tokenizer.vocab_size:,}\n{model}"
+
+    @property
+    def stored_beside_lora(self) -> tuple[str, ...]:
+        """Weights that an adapter stores whole: those trained besides LoRA, and an embedding with a row for padding."""
+        trained = self.trained_beside_lora
+        return (*trained, *EMBEDDINGS) if self.start.has_new_tokens else trained
 
     def model(self) -> Bert:
         """Build the model to train, with its initial weights; only the head where the encoder is frozen."""
