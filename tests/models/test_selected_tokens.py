@@ -15,7 +15,7 @@ from regard.attention.trace import trace
 from regard.config.models import BertConfig, StackConfig
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
-from regard.tasks.encoder_states import encode_for_training
+from regard.tasks.encoder_states import encode_for_training, pooled_indices
 
 TOKEN_MULTIPLE = 8
 VARIANTS: list[dict[str, Any]] = [
@@ -111,16 +111,21 @@ def test_an_index_beyond_the_tokens_is_rejected() -> None:
         SelectedTokens(batch, np.array([3, 71]))
 
 
-@pytest.mark.parametrize("changes", [{}, {"head_transform": True}], ids=str)
-def test_a_label_is_predicted_from_first_tokens_alone(changes: dict[str, Any]) -> None:
+LAST_TOKEN = {"pooling": "last", "causal": True, "pooler": False}
+
+
+@pytest.mark.parametrize("changes", [{}, {"head_transform": True}, {"pooling": "last"}, LAST_TOKEN], ids=str)
+def test_a_label_is_predicted_from_first_or_last_tokens_alone(changes: dict[str, Any]) -> None:
     model = build_encoder(head="label", num_labels=3, **changes)
     tokens = random_tokens()
-    assert model.config.classifies_first_token
-    logits = model.head_logits(*encode_for_training(model, tokens, None, None, tokens.offsets[:-1]))
+    assert model.config.pooled_token == changes.get("pooling", "first")
+    pooled = pooled_indices(model.config, tokens)
+    assert pooled is not None and len(pooled) == len(tokens)
+    logits = model.head_logits(*encode_for_training(model, tokens, None, None, pooled))
     assert is_close(logits, torch.from_numpy(model.logits(tokens)))
 
 
 def test_other_heads_need_more_hidden_states() -> None:
     mean_pooled = build_encoder(head="label", num_labels=3, head_transform=True, pooling="mean")
-    assert not mean_pooled.config.classifies_first_token
-    assert not build_encoder(head="token", num_labels=3).config.classifies_first_token
+    assert pooled_indices(mean_pooled.config, random_tokens()) is None
+    assert not build_encoder(head="token", num_labels=3).config.pooled_token

@@ -62,6 +62,7 @@ SKIPPED = (
     "fine_tuning.feature_cache_mb",
     "fine_tuning.freeze_encoder",
     "fine_tuning.random_init",
+    "fine_tuning.lm_weight",
 )
 
 

@@ -57,6 +57,7 @@ FLAGS = {  # in the order of the help: the common ones first
     "fine_tuning.features": "--features",
     "fine_tuning.class_weights": "--class-weights",
     "fine_tuning.freeze_encoder": "--freeze-encoder",
+    "fine_tuning.lm_weight": "--lm-weight",
     "lora.rank": "--lora",
     "trainable.freeze": "--freeze",
     "trainable.layer_lr_decay": "--layer-lr-decay",

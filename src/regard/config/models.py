@@ -310,9 +310,9 @@ class BertConfig(Config):
         return self.head in ("next", "pretraining")
 
     @property
-    def classifies_first_token(self) -> bool:
-        """Whether the head needs only the first token's hidden state."""
-        return self.head == "label" and self.pooling == "first"
+    def pooled_token(self) -> str:
+        """The token whose hidden state is all that a label head needs: first or last; empty where it needs more."""
+        return self.pooling if self.head == "label" and self.pooling in ("first", "last") else ""
 
     @property
     def num_outputs(self) -> int:

@@ -168,6 +168,11 @@ class FineTunedRun(BatchRun):
             raise ConfigError(
                 "--extend-vocabulary adds embeddings that have to be trained: leave out --freeze-encoder, or use --lora"
             )
+        if self.fine_tuning.lm_weight and (self.fine_tuning.freeze_encoder or self.is_distillation):
+            raise ConfigError(
+                f"--lm-weight ({self.fine_tuning.lm_weight:g}) trains the whole model on the texts, too: leave out "
+                "--freeze-encoder and distillation"
+            )
         if self.is_distillation:
             self._check_distillation()
 
@@ -200,6 +205,7 @@ class EncoderRun(FineTunedRun):
     architecture_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **dict.fromkeys(("fine_tuning.freeze_encoder", "fine_tuning.random_init", EXTENSION), ("pretrained",)),
         "trainable.layer_lr_decay": ("pretrained",),
+        "fine_tuning.lm_weight": ("pretrained", "transformer"),
         "fine_tuning.features": ("rnn",),
         "rnn_": ("rnn",),
         "transformer.": ("transformer",),

@@ -223,6 +223,13 @@ class FineTuningConfig(Config):
     random_init: bool = knob(
         False, "Start from random weights of the same size, to measure what pre-training contributes."
     )
+    lm_weight: float = knob(
+        0.0,
+        "Weight λ of the language-modelling loss beside the task's, for causal models (Radford et al. 2018: 0.5); "
+        "0 disables it.",
+        low=0,
+        high=100,
+    )
     baseline: bool = knob(True, "Train a simple baseline, too, and report the gain over it.")
 
 

@@ -235,8 +235,10 @@ class _ExplainableLabel(_ExplainableRow):
         return _log_softmax(logits, axis=1)[:, self.label_index]
 
     def attention(self) -> Floats:
-        """Attention rollout to the first token, from which the label is predicted."""
-        return self.rollout([0])
+        """Attention rollout to the tokens that are pooled, from which the label is predicted."""
+        config = self.backend.config
+        positions = {"first": [0], "last": [len(self.input_ids) - 1]}.get(config.pooled_token)
+        return self.rollout(range(len(self.input_ids)) if positions is None else positions)
 
 
 class _ExplainableRnnLabel(_TorchScores):
@@ -306,7 +308,8 @@ class _ExplainableSpan(_ExplainableRow):
             pipeline.special_tokens, [(question, passage)], pipeline.max_length, pipeline.overlap
         )
         if not answer.text:
-            return cls(pipeline, encoded, 0, (0, 0), "no answer")
+            position = encoded.no_answer_positions[0]
+            return cls(pipeline, encoded, 0, (position, position), "no answer")
         for window_index, spans in enumerate(encoded.spans):
             inside = [index for index, (start, end) in enumerate(spans) if start < answer.end and end > answer.start]
             if inside and spans[inside[0]][0] <= answer.start and spans[inside[-1]][1] >= answer.end:

@@ -27,6 +27,7 @@ from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnswe
 from regard.pipeline.tagging import EncoderTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS, resolve
+from regard.tasks.tagging import FIRST_SUBWORD
 from regard.text.special_tokens import SpecialTokens
 
 if TYPE_CHECKING:
@@ -157,7 +158,12 @@ def load_tagger(
     options = BackendOptions(device, precision, threads=threads, backend=backend)
     if is_encoder_folder(folder):
         fine_tuned, encoder = _load_fine_tuned(folder, TokenClassificationPipeline.task_name, "token", options)
-        encoder_tagger = EncoderTagger(encoder, SpecialTokens(fine_tuned.tokenizer), max_length=_max_length(fine_tuned))
+        encoder_tagger = EncoderTagger(
+            encoder,
+            SpecialTokens(fine_tuned.tokenizer),
+            max_length=_max_length(fine_tuned),
+            word_token=str(fine_tuned.metadata.get("word_token", FIRST_SUBWORD)),
+        )
         return TokenClassificationPipeline(encoder_tagger, fine_tuned.labels, fine_tuned.metadata)
     from regard.pipeline.loaders import load_rnn_tagger
 

@@ -22,7 +22,7 @@ from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.entities import entity_scores, tag_spans, tag_transitions, viterbi
 from regard.tasks.predictions import PredictedEntities, PredictedTags
 from regard.tasks.scoring import Scoring
-from regard.tasks.tagging import RnnSentences, Spans, encode_words, split_words, tag_logprobs, word_spans
+from regard.tasks.tagging import FIRST_SUBWORD, RnnSentences, Spans, encode_words, split_words, tag_logprobs, word_spans
 from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.view.record.parts import DecodingStep
@@ -98,10 +98,11 @@ class EncoderTagger:
     model: EncoderBackend
     special_tokens: SpecialTokens
     max_length: int
+    word_token: str = FIRST_SUBWORD  # subword at which a word is tagged
 
     def predict(self, texts: Sequence[str], spans: Sequence[Spans]) -> TagPredictions:
         """Predict the log-probabilities of all tags for the words at these spans; a long text is read in windows."""
-        encoded = encode_words(self.special_tokens, texts, spans, self.max_length)
+        encoded = encode_words(self.special_tokens, texts, spans, self.max_length, self.word_token)
         word_counts = [len(text_spans) for text_spans in spans]
         logits = encoded.iter_token_logits(self.model)
         logprobs = tag_logprobs(encoded, logits, word_counts, self.model.config.num_outputs)

@@ -15,7 +15,7 @@ from regard.models.bert import Bert
 from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
-from regard.tasks.encoder_states import CachedStates, encode_for_training
+from regard.tasks.encoder_states import CachedStates, encode_for_training, pooled_indices
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.text_model import PreprocessedTexts
 from regard.tasks.windows import EncodedTexts
@@ -82,7 +82,7 @@ class LabelBatch:
     tokens: Tokens
     targets: Indices | NDArray[np.float32]  # [B] or [B, labels]
     row_weights: NDArray[np.float32]  # [B], the windows of a text share a weight of 1
-    cached_states: Tensor | None = None  # of the first tokens, if the encoder is frozen
+    cached_states: Tensor | None = None  # of the tokens that are pooled, if the encoder is frozen
 
     @property
     def num_predictions(self) -> float:
@@ -121,7 +121,7 @@ class ClassificationObjective(RowObjective[EncodedTexts]):
         if self.cached_states is None:
             return LabelBatch(self.train.batch(indices), targets, row_weights=row_weights)
         return LabelBatch(
-            Tokens.from_rows([[0]] * len(indices)),
+            Tokens.from_rows([[0] * length for length in self.cached_states.lengths(indices)]),
             targets,
             row_weights=row_weights,
             cached_states=self.cached_states.get(indices),
@@ -129,8 +129,8 @@ class ClassificationObjective(RowObjective[EncodedTexts]):
 
     def loss(self, model: Bert, batch: LabelBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Sums of the loss to minimise and of the plain loss over the batch's texts."""
-        first_tokens = batch.tokens.offsets[:-1].astype(np.int64) if model.config.classifies_first_token else None
-        hidden, packed = encode_for_training(model, batch.tokens, noise, batch.cached_states, first_tokens)
+        pooled = pooled_indices(model.config, batch.tokens)
+        hidden, packed = encode_for_training(model, batch.tokens, noise, batch.cached_states, pooled)
         logits = model.head_logits(hidden, packed, noise).float()
         row_weights = torch.from_numpy(batch.row_weights)
         targets = torch.from_numpy(batch.targets)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.attention.dropout import Noise
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
+from regard.config.models import BertConfig
 from regard.data.batching import length_sorted_batches
 from regard.hardware import WorkerPool
 from regard.models.bert import Bert
@@ -42,15 +43,32 @@ def encode_for_training(
     return hidden[: layout.num_tokens], layout
 
 
+def pooled_indices(config: BertConfig, tokens: Tokens) -> Indices | None:
+    """Token indices of a packed batch whose hidden states a label head needs; None where it needs all of them."""
+    starts = tokens.offsets.astype(np.int64)
+    return {"first": starts[:-1], "last": starts[1:] - 1}.get(config.pooled_token)
+
+
+def pooled_positions(config: BertConfig, texts: EncodedTexts) -> list[Indices]:
+    """Positions of each row whose hidden states a label head needs.
+
+    >>> texts = EncodedTexts()
+    >>> texts.add([5, 6, 7], [0, 0, 0], 0)
+    >>> [positions.tolist() for positions in pooled_positions(BertConfig(head="label", pooling="last"), texts)]
+    [[2]]
+    """
+    all_positions = [np.arange(len(row), dtype=np.int64) for row in texts.rows]
+    selection = {"first": slice(1), "last": slice(-1, None)}.get(config.pooled_token, slice(None))
+    return [positions[selection] for positions in all_positions]
+
+
 class CachedStates:
     """Hidden states of a frozen encoder, computed once, at selected positions of each row."""
 
-    def __init__(self, model: Bert, texts: EncodedTexts, positions: Sequence[Indices] | None = None) -> None:
-        """Compute the states; `positions` defaults to the first token of each row."""
-        first_token = np.zeros(1, dtype=np.int64)
-        selected = [first_token] * len(texts) if positions is None else positions
+    def __init__(self, model: Bert, texts: EncodedTexts, positions: Sequence[Indices]) -> None:
+        """Compute the states at the positions of each row."""
         self.offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum([len(row_positions) for row_positions in selected], out=self.offsets[1:])
+        np.cumsum([len(row_positions) for row_positions in positions], out=self.offsets[1:])
         self.states = torch.zeros(int(self.offsets[-1]), model.config.hidden_size, dtype=torch.float16)
         batches = length_sorted_batches(texts.lengths, max_tokens=BATCH_TOKENS)
 
@@ -59,7 +77,7 @@ class CachedStates:
             hidden = torch.from_numpy(model.encode(tokens))
             batch_states = []
             for index, start in zip(indices, tokens.offsets, strict=False):
-                token_indices = torch.from_numpy(selected[index] + int(start))
+                token_indices = torch.from_numpy(positions[index] + int(start))
                 batch_states.append(hidden[token_indices].half())
             return batch_states
 
@@ -68,6 +86,10 @@ class CachedStates:
         for indices, rows in zip(batches, encoded_batches, strict=True):
             for index, row_states in zip(indices, rows, strict=True):
                 self.states[self.offsets[index] : self.offsets[index + 1]] = row_states
+
+    def lengths(self, indices: Indices) -> Indices:
+        """Number of cached states of rows."""
+        return np.diff(self.offsets)[indices]
 
     def get(self, indices: Indices) -> Tensor:
         """Cached states of rows, end to end."""

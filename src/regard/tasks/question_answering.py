@@ -1,7 +1,8 @@
 """Extractive question answering: answers as spans of passages, with SQuAD's metrics.
 
 Long passages are read in overlapping windows. The score of a span is the sum of its start and end logits, and the best
-span over all windows competes with the score of no answer at the first token (Devlin et al. 2019).
+span over all windows competes with the score of no answer at the first token (Devlin et al. 2019); at the last one
+where no special token is before the question, as with causal models.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class EncodedPassages(EncodedTexts):
 
     passage_starts: list[int] = field(default_factory=list)  # position in each row at which the window starts
     spans: list[Sequence[Span]] = field(default_factory=list)  # characters of the window's tokens
+    no_answer_positions: list[int] = field(default_factory=list)  # of the token that stands for no answer, by row
     passages: list[str] = field(default_factory=list)  # by question
 
     def select_rows(self, indices: Sequence[int]) -> EncodedPassages:
@@ -154,6 +156,7 @@ class EncodedPassages(EncodedTexts):
             truncation=self.truncation,
             passage_starts=[self.passage_starts[index] for index in indices],
             spans=[self.spans[index] for index in indices],
+            no_answer_positions=[self.no_answer_positions[index] for index in indices],
             passages=self.passages,
         )
 
@@ -164,7 +167,11 @@ def encode_questions(
     """Encode questions and passages as rows of at most `max_length` tokens; windows of a passage share `overlap`."""
     encoded = EncodedPassages(truncation=TruncationReport(texts=len(questions), max_length=max_length))
     passage_cache: dict[str, tuple[list[int], Sequence[Span]]] = {}
-    num_before = len(special_tokens.pair_template.before) + len(special_tokens.pair_template.between)
+    template = special_tokens.pair_template
+    num_before = len(template.before) + len(template.between)
+    is_at_end = not template.before and bool(
+        template.after
+    )  # no special token before the question stands for no answer
     for index, (question, passage) in enumerate(questions):
         if passage not in passage_cache:
             encoding = special_tokens.tokenizer.encode(passage)
@@ -183,6 +190,7 @@ def encode_questions(
             encoded.add(row, token_types, index)
             encoded.passage_starts.append(num_before + len(question_ids))
             encoded.spans.append(spans[start:stop])
+            encoded.no_answer_positions.append(len(row) - 1 if is_at_end else 0)
     encoded.truncation.windows = len(encoded)
     return encoded
 
@@ -198,11 +206,11 @@ def _truncate_question(special_tokens: SpecialTokens, question: str, report: Tru
 
 
 def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Indices:
-    """First and last position of the first reference answer, [rows, 2]; 0 in rows that do not contain it whole.
+    """First and last position of the first reference answer, [rows, 2]; in rows without it, those of no answer.
 
     White space at the ends of an answer, which tokens need not cover, does not count.
     """
-    targets = np.zeros((len(rows), 2), dtype=np.int64)
+    targets = np.repeat(np.array(rows.no_answer_positions, dtype=np.int64)[:, None], 2, axis=1)
     for row, (text_index, spans) in enumerate(zip(rows.text_indices, rows.spans, strict=True)):
         if not examples[text_index].answers:
             continue
@@ -222,16 +230,17 @@ def span_targets(rows: EncodedPassages, examples: Sequence[SquadExample]) -> Ind
 
 def questions_without_target(rows: EncodedPassages, targets: Indices, examples: Sequence[SquadExample]) -> list[int]:
     """Questions whose answer no row contains whole: it is longer than a window, or lies between tokens."""
-    with_target = {rows.text_indices[row] for row in np.flatnonzero(targets[:, 1])}
+    has_target = targets[:, 1] != np.array(rows.no_answer_positions)
+    with_target = {rows.text_indices[row] for row in np.flatnonzero(has_target)}
     return [index for index, example in enumerate(examples) if example.answers and index not in with_target]
 
 
 def answerable_positions(rows: EncodedPassages, indices: Indices) -> NDArray[np.bool_]:
-    """Mask of the packed rows: passage tokens, and the first token, which stands for no answer."""
+    """Mask of the packed rows: passage tokens, and the token that stands for no answer."""
     masks = []
     for index in indices:
         mask = np.zeros(len(rows.rows[index]), dtype=np.bool_)
-        mask[0] = True
+        mask[rows.no_answer_positions[index]] = True
         mask[rows.passage_starts[index] : rows.passage_starts[index] + len(rows.spans[index])] = True
         masks.append(mask)
     return np.concatenate(masks)
@@ -261,7 +270,9 @@ def best_spans(model: EncoderBackend, texts: EncodedPassages, num_questions: int
         for row, index in enumerate(indices):
             row_logits = logits[tokens.offsets[row] : tokens.offsets[row + 1]].astype(np.float64)
             question = texts.text_indices[index]
-            no_answer_scores[question] = min(no_answer_scores[question], row_logits[0].sum())
+            no_answer_scores[question] = min(
+                no_answer_scores[question], row_logits[texts.no_answer_positions[index]].sum()
+            )
             spans = texts.spans[index]
             start = texts.passage_starts[index]
             for first, last, score in _top_spans(row_logits[start : start + len(spans)]):

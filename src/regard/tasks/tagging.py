@@ -1,4 +1,7 @@
-"""Tagging: one tag per word, predicted at its first subword, by encoders and by RNN text encoders."""
+"""Tagging: one tag per word, by encoders and by RNN text encoders.
+
+A tag is predicted at the word's first subword; by causal models at its last one, which has seen the whole word.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ Indices = NDArray[np.int64]
 Spans = Sequence[tuple[int, int]]
 # per batch: row indices, offsets, logits of all tokens
 TokenLogits = Iterable[tuple[Indices, Ids, NDArray[np.float32]]]
+FIRST_SUBWORD = "first"  # at which a word is predicted
+LAST_SUBWORD = "last"
 OUTSIDE_LOGPROB = -30.0  # of all tags but the first for a word without subwords
 _WORD_OR_PUNCTUATION = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._&/]+\w+)*|[^\w\s]", re.IGNORECASE)
 
@@ -32,7 +37,7 @@ _WORD_OR_PUNCTUATION = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._
 class EncodedSentences(EncodedTexts):
     """Rows of sentences; each word is predicted at one position of one row."""
 
-    positions: list[Indices] = field(default_factory=list)  # per row, first subwords of the words it predicts
+    positions: list[Indices] = field(default_factory=list)  # per row, those of the words it predicts
     word_ids: list[Indices] = field(default_factory=list)  # per row, indices of these words in the sentence
 
     def iter_token_logits(self, model: EncoderBackend) -> TokenLogits:
@@ -69,9 +74,16 @@ def split_words(text: str) -> list[tuple[int, int]]:
 
 
 def encode_words(
-    special_tokens: SpecialTokens, texts: Sequence[str], spans: Sequence[Spans], max_length: int
+    special_tokens: SpecialTokens,
+    texts: Sequence[str],
+    spans: Sequence[Spans],
+    max_length: int,
+    word_token: str = FIRST_SUBWORD,
 ) -> EncodedSentences:
-    """Encode sentences as rows of at most `max_length` tokens; a word is predicted in the window with most context."""
+    """Encode sentences as rows of at most `max_length` tokens; a word is predicted in the window with most context.
+
+    `word_token` says at which of its subwords: first or last.
+    """
     capacity = max_length - special_tokens.num_special()
     if capacity < 2:
         raise UsageError(f"rows of {max_length} tokens leave no room for a sentence: raise --max-length")
@@ -79,7 +91,7 @@ def encode_words(
     encoded = EncodedSentences(truncation=TruncationReport(texts=len(texts), max_length=max_length))
     for text_index, (text, text_spans) in enumerate(zip(texts, spans, strict=True)):
         encoding = special_tokens.tokenizer.encode(text)
-        subwords = first_subwords(text_spans, encoding.spans)
+        subwords = (last_subwords if word_token == LAST_SUBWORD else first_subwords)(text_spans, encoding.spans)
         windows = window_spans(len(encoding.ids), capacity, capacity // OVERLAP_DIVISOR)
         encoded.truncation.tokens += len(encoding.ids)
         encoded.truncation.windowed += len(windows) > 1
@@ -123,10 +135,23 @@ def first_subwords(words: Spans, subwords: Spans) -> Indices:
     return first
 
 
+def last_subwords(words: Spans, subwords: Spans) -> Indices:
+    """Index of each word's last subword, by character spans; -1 for a word without any.
+
+    >>> last_subwords([(0, 5), (6, 8)], [(0, 2), (2, 5), (6, 8)]).tolist()
+    [1, 2]
+    """
+    last = first_subwords(words, subwords)
+    for word, (_, word_stop) in enumerate(words):
+        while 0 <= last[word] < len(subwords) - 1 and subwords[last[word] + 1][0] < word_stop:
+            last[word] += 1
+    return last
+
+
 class WordPositions(Protocol):
     """Rows of sentences, and the positions at which words are predicted."""
 
-    positions: list[Indices]  # per row, first subwords of the words it predicts
+    positions: list[Indices]  # per row, those of the words it predicts
     word_ids: list[Indices]  # per row, indices of these words in the sentence
 
     @property

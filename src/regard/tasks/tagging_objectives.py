@@ -70,7 +70,7 @@ class TaggingObjective(RowObjective[EncodedSentences]):
         tags = np.concatenate([self.tags[index] for index in indices])
         if self.cached_states is None:
             return TagBatch(tokens, packed_indices(self.train.positions, indices, tokens.offsets), tags=tags)
-        positions = np.arange(len(tags), dtype=np.int64)  # only the states of first subwords are cached
+        positions = np.arange(len(tags), dtype=np.int64)  # only the states of these positions are cached
         return TagBatch(tokens, positions, tags=tags, cached_states=self.cached_states.get(indices))
 
     def loss(self, model: Bert, batch: TagBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,7 @@ from regard.tasks.calibration import (
     softmax_probabilities,
 )
 from regard.tasks.classification import ClassificationObjective
+from regard.tasks.encoder_states import pooled_positions
 from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedLabels, PredictedLabelSets, Predictions
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
@@ -142,13 +143,14 @@ class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
 
     def build_objective(self) -> Objective:
         """Build the objective: cross-entropy of the labels."""
+        rows = self.train.rows
         return ClassificationObjective(
-            self.train.rows,
+            rows,
             self.train.targets,
             seed=self.config.training.seed,
             digest=self.train.examples.digest,
             class_weights=self._class_weights(),
-            cached_states=self.cache_states(self.train.rows),
+            cached_states=self.cache_states(rows, pooled_positions(self.model_config, rows)),
         )
 
     def _class_weights(self) -> NDArray[np.float32] | None:

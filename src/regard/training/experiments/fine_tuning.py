@@ -17,6 +17,7 @@ from regard.config.models import FRESH_ENCODER_PRESETS, BertConfig
 from regard.config.task_runs import EncoderRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
+from regard.tasks.auxiliary_lm import AuxiliaryLMObjective
 from regard.tasks.encoder_states import CachedStates
 from regard.tasks.predictions import Predictions
 from regard.tasks.windows import EncodedTexts, head_only_config
@@ -41,7 +42,11 @@ HEAD_EVALUATIONS_PER_EPOCH = 0.5
 FRESH_SIZES = ((20_000, "tiny"), (1_000_000, "small"))  # tokens below which a preset is chosen
 FRESH_EPOCHS = 20.0
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
-POOLED_HEAD_PREFIXES = ("classifier", "pooler")  # of the weights that are trained where the encoder is frozen
+POOLED_HEAD_PREFIXES = (
+    "classifier",
+    "pooler",
+    "pooling",
+)  # of the weights that are trained where the encoder is frozen
 
 
 class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
@@ -58,12 +63,21 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
 
     # ---- data and initial weights
 
+    def prepare(self) -> None:
+        """Read and encode the data, and build the objective, on request with language modelling beside it."""
+        super().prepare()
+        lm_weight = self.config.fine_tuning.lm_weight
+        if lm_weight:
+            self.objective = AuxiliaryLMObjective(self.objective, lm_weight)
+
     def prepare_encoding(self, train: Any) -> None:
         """Load or build what the encoder starts from."""
         self.start = self.build_start(train)
         if self.start.digest:
             self.digests["start"] = self.start.digest
         self.model_config = self.start.config
+        if self.config.fine_tuning.lm_weight:
+            self._check_language_model(self.model_config)
         self.hidden_size = self.model_config.hidden_size
         self.reason = self.start.reason
         self.special_tokens = SpecialTokens(self.start.tokenizer)
@@ -113,8 +127,21 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
                 self.folder, lambda: self.extend_vocabulary(old, self.training_texts(train))
             )
             start = start.with_vocabulary(tokenizer)
-        start = start.with_delimiters()
+        if not config.is_distillation:
+            start = start.with_delimiters()
         return start.with_random_weights(config.training.seed) if config.fine_tuning.random_init else start
+
+    def _check_language_model(self, config: BertConfig) -> None:
+        """Raise where the hidden states of a model do not predict the next token by its embedding."""
+        name = self.config.pretrained or "the model"
+        option = f"--lm-weight ({self.config.fine_tuning.lm_weight:g})"
+        if not config.causal:
+            raise ConfigError(
+                f"{option} is for causal models, which predict the next token: {name} reads in both directions; leave "
+                "the option out, or start from a GPT"
+            )
+        if not config.tie_embeddings or config.embedding_size:
+            raise ConfigError(f"{option} needs the token embedding as output projection, and {name} has another one")
 
     def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
@@ -141,11 +168,11 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             "evaluations": EVALUATIONS_PER_EPOCH,
         }
 
-    def cache_states(self, rows: EncodedTexts, positions: Sequence[np.ndarray] | None = None) -> CachedStates | None:
+    def cache_states(self, rows: EncodedTexts, positions: Sequence[np.ndarray]) -> CachedStates | None:
         """Compute the hidden states that the head reads, once, where the encoder is frozen."""
         if not self.config.fine_tuning.freeze_encoder:
             return None
-        num_states = len(rows) if positions is None else sum(len(row_positions) for row_positions in positions)
+        num_states = sum(len(row_positions) for row_positions in positions)
         needed_mb = 2 * num_states * self.hidden_size >> 20
         allowed_mb = self.config.fine_tuning.feature_cache_mb
         if needed_mb > allowed_mb:

@@ -28,7 +28,16 @@ from regard.tasks.entities import entity_counts, entity_scores, most_frequent_ta
 from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedEntities, PredictedTags, Predictions, TagSequences
 from regard.tasks.scoring import Scoring
-from regard.tasks.tagging import EncodedSentences, RnnSentences, Spans, encode_words, tag_logprobs, word_spans
+from regard.tasks.tagging import (
+    FIRST_SUBWORD,
+    LAST_SUBWORD,
+    EncodedSentences,
+    RnnSentences,
+    Spans,
+    encode_words,
+    tag_logprobs,
+    word_spans,
+)
 from regard.tasks.tagging_objectives import RnnTaggingObjective, TaggingObjective
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
@@ -253,8 +262,13 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
         return [*data_lines, self.describe_model(num_parameters)]
 
     def preprocessing_metadata(self) -> dict[str, Any]:
-        """Entry of task.json on the labels."""
-        return {"labels": list(self.labels)}
+        """Entries of task.json on the labels, and on the subword at which a word is tagged."""
+        return {"labels": list(self.labels), "word_token": self._word_token}
+
+    @property
+    def _word_token(self) -> str:
+        """Subword at which a word is tagged: of a causal model, the one that has seen the whole word."""
+        return LAST_SUBWORD if self.model_config.causal else FIRST_SUBWORD
 
     @property
     def prediction_kind(self) -> str:
