@@ -75,6 +75,8 @@ USING = [
     "see runs/answer who --passage texts.txt",
     'see runs/translate "ada went" --out page.html',
     "heads runs/translate pairs.csv --sample 2",
+    "reach runs/translate runs/translate2 pairs.csv --sample 5 --out reach.html",
+    "reach runs/causal-lm texts.txt --sample 5 --out reach.tsv",
     "compare runs/translate runs/translate2 --test pairs.csv --out comparison --threads 1",
     "info runs/translate",
     "info encoder",

@@ -19,7 +19,7 @@ from regard.interpret.attribution import (
     explain,
     rank_correlation,
 )
-from regard.interpret.gradients import _replace_embeddings
+from regard.interpret.gradients import replace_embeddings
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
 from regard.packed_tokens import Tokens
@@ -247,7 +247,7 @@ def test_replaced_embeddings_are_not_those_of_another_thread() -> None:
     embedding = torch.nn.Embedding(5, 3)
     ids = torch.tensor([1, 2])
     with torch.no_grad(), ThreadPoolExecutor(1) as pool:
-        with _replace_embeddings(embedding, torch.zeros(2, 3)):
+        with replace_embeddings(embedding, torch.zeros(2, 3)):
             assert torch.equal(pool.submit(embedding, ids).result(), embedding.weight[ids])
             assert torch.equal(embedding(ids), torch.zeros(2, 3))
         assert torch.equal(embedding(ids), embedding.weight[ids])

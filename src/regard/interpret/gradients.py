@@ -26,7 +26,7 @@ def torch_scores(prediction: Explainable, rows: Sequence[Ids]) -> Floats:
 
 
 @contextmanager
-def _replace_embeddings(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
+def replace_embeddings(embedding: nn.Embedding, vectors: Tensor) -> Iterator[None]:
     """Let the next call of an embedding, by this thread, return these vectors."""
     pending = [vectors]
     thread = threading.get_ident()
@@ -65,7 +65,7 @@ def path_gradients(
         batch = torch.tensor(fractions[start : start + batch_size], device=device)[:, None, None]
         vectors = (baseline + batch * (inputs - baseline)).flatten(0, 1).requires_grad_()  # [batch · tokens, embedding]
         tokens = Tokens.from_rows([prediction.input_ids] * len(batch))
-        with torch.enable_grad(), _replace_embeddings(prediction.embedding, vectors):
+        with torch.enable_grad(), replace_embeddings(prediction.embedding, vectors):
             logprobs = prediction.logprobs(tokens)
             (gradient,) = torch.autograd.grad(logprobs.sum(), vectors)
         totals += (gradient.view(len(batch), *path.shape) * path).sum(-1).sum(0)
