@@ -144,7 +144,7 @@ def test_several_seeds_are_reported_with_their_spread(workspace: Path, capfd: Ou
     [
         (["train", "classify", "{train}", "--label", "moood", "--out", "x"], "no column 'moood' (did you mean mood?)"),
         (["train", "classify", "{train}", "--features", "{train}", "--out", "x"], "train.csv: a file"),
-        (["train", "classify", "{train}", "--features", "{mood}", "--out", "x"], "one for 'elmo' is needed"),
+        (["train", "classify", "{train}", "--features", "{mood}", "--out", "x"], "whose layers are not features: ELMo"),
         (["train", "classify", "{train}", "--beam", "3", "--out", "x"], "no such option: --beam"),
         (
             ["train", "classify", "{train}", "--decoding.beam", "3", "--out", "x"],

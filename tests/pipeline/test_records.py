@@ -40,7 +40,7 @@ from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import EncoderTagger, RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS
-from regard.tasks.elmo import ElmoFeatures
+from regard.tasks.frozen_features import FeatureLayers, FrozenFeatures
 from regard.tasks.story_qa import StoryVocabulary
 from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, with_mask_token
@@ -110,9 +110,9 @@ def build_embedder(max_length: int) -> EmbeddingPipeline:
     return EmbeddingPipeline(model, SPECIAL_TOKENS, SentenceTransformersConfig(), max_length=max_length)
 
 
-def build_features() -> ElmoFeatures:
+def build_features() -> FrozenFeatures[Any]:
     model: Any = build_model(ElmoConfig(vocab_size=VOCAB_SIZE, hidden_size=4, boundary_id=TOKENIZER.eos_id))
-    return ElmoFeatures(model, TOKENIZER, "x")
+    return FrozenFeatures(model, TOKENIZER, selection=FeatureLayers.select("mix", model), digest="x")
 
 
 def build_rnn_preprocessor() -> TextPreprocessor:

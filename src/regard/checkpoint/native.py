@@ -22,9 +22,7 @@ import numpy as np
 
 from regard.checkpoint import atomic, weights
 from regard.checkpoint.locate import (
-    CARD,
     CONFIG,
-    TASK_FILE,
     read_task,
     resolve_model_path,
     retry_while_replaced,
@@ -51,7 +49,6 @@ from regard.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-FEATURES = "features"
 VOCABULARY = "vocabulary.json"
 STORY_TASK = "story-qa"
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -76,9 +73,6 @@ class TextModelConfig(NativeConfig, Protocol):
 
 
 TextConfig = TypeVar("TextConfig", bound=TextModelConfig)
-
-
-_TEXT_MODEL_FILES = (CONFIG, weights.FILE, TOKENIZER, TASK_FILE)
 
 
 def save_native(
@@ -231,11 +225,6 @@ def _digest(path: Path) -> str:
         with open(path / name, "rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-
-
-def copy_features(source: str | Path, folder: str | Path) -> None:
-    """Copy the folder of the features into that of a classifier or tagger, which can be moved as a whole then."""
-    copy_native(source, Path(folder) / FEATURES, (*_TEXT_MODEL_FILES, CARD))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from regard.cli.model_options import (
     iter_windows,
 )
 from regard.cli.options import Option
-from regard.cli.output import align_columns, note, note_each, print_result, show_progress, write_lines
+from regard.cli.output import align_columns, note, note_each, note_features, print_result, show_progress, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 from regard.errors import UsageError
 
@@ -92,6 +92,7 @@ def evaluate_labels(test: TestSet) -> None:
     examples = read_labelled(test.files, model.read_config(test.read_config))
     note_each(examples.notes)
     examples.label_matrix(model.labels)  # raises for an unknown label before anything is computed
+    note_features(model.task)
     batches = (list(model.stream(*_select(examples, window))) for window in iter_windows(range(len(examples))))
     predictions = list(show_progress(batches, len(examples), "texts"))
     if test.out:

@@ -59,6 +59,7 @@ GROUPS = ("distillation.", "training.", "data.", "fine_tuning.", "passages.")  #
 SKIPPED = (
     "data.train",
     "fine_tuning.features",
+    "fine_tuning.feature_layers",
     "fine_tuning.feature_cache_mb",
     "fine_tuning.freeze_encoder",
     "fine_tuning.random_init",

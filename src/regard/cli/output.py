@@ -6,7 +6,7 @@ import gzip
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -46,6 +46,14 @@ def note_each(texts: Iterable[str]) -> None:
     """Print messages that are not part of the result."""
     for text in texts:
         note(text)
+
+
+def note_features(task: Mapping[str, Any]) -> None:
+    """Print the frozen features that a model reads, by its `task.json`, with the learned mix of their layers."""
+    from regard.checkpoint.feature_dir import describe_features
+
+    if "features" in task:
+        note(f"features: {describe_features(task['features'])}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import click
 
 from regard.cli.model_options import ENGINE_OPTIONS, EVALUATIONS, TEXT_FLAGS, TestSet, evaluator
 from regard.cli.options import Option
-from regard.cli.output import align_columns, note_each, print_result, write_lines
+from regard.cli.output import align_columns, note_each, note_features, print_result, write_lines
 from regard.cli.texts import TextInput, process_texts, text_verb
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def evaluate_tags(test: TestSet) -> None:
     note_each(examples.notes)
     model = load_tagger(test.folder, **test.load_options)
     examples.tag_ids(model.tags)  # raises for an unknown tag before anything is computed
+    note_features(model.task)
     predictions = model.tag_sentences(examples)
     if test.out:
         lines = []

@@ -55,6 +55,7 @@ FLAGS = {  # in the order of the help: the common ones first
     "training.learning_rate": "--learning-rate",
     "training.batch_tokens": "--batch-tokens",
     "fine_tuning.features": "--features",
+    "fine_tuning.feature_layers": "--feature-layers",
     "fine_tuning.class_weights": "--class-weights",
     "fine_tuning.freeze_encoder": "--freeze-encoder",
     "fine_tuning.lm_weight": "--lm-weight",

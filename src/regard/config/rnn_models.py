@@ -157,7 +157,7 @@ class RnnTextConfig(Config):
     hidden_size: int = knob(128, "Hidden size of a cell, per direction.", low=1, high=MAX_SIZE)
     num_layers: int = knob(1, "Recurrent layers per direction.", low=1, high=16)
     dropout: float = knob(0.3, "Dropout on the input and between layers.", low=0, high=0.95)
-    num_feature_layers: int = knob(AUTO, "Layers of the frozen features; auto: from --features.", low=1, high=32)
+    num_feature_layers: int = knob(AUTO, "Layers of the frozen features; auto: from --features.", low=1, high=97)
     feature_size: int = knob(AUTO, "Size of the frozen features; auto: from --features.", low=1, high=MAX_SIZE)
 
     def check(self) -> None:

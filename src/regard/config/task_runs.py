@@ -61,6 +61,7 @@ FRESH_ENCODER_DEFAULTS: dict[str, Any] = {  # of a Transformer that is trained o
     "training.label_smoothing": 0.1,
     "training.ema_decay": 0.999,
 }
+FEATURES = ("fine_tuning.features", "fine_tuning.feature_layers")
 ENCODER_OF_THE_DATA = tuple(  # what data and task decide
     f"transformer.{name}" for name in ("vocab_size", "pad_id", "head", "num_labels", "tie_embeddings")
 )
@@ -206,7 +207,7 @@ class EncoderRun(FineTunedRun):
         **dict.fromkeys(("fine_tuning.freeze_encoder", "fine_tuning.random_init", EXTENSION), ("pretrained",)),
         "trainable.layer_lr_decay": ("pretrained",),
         "fine_tuning.lm_weight": ("pretrained", "transformer"),
-        "fine_tuning.features": ("rnn",),
+        **dict.fromkeys(FEATURES, ("rnn",)),
         "rnn_": ("rnn",),
         "transformer.": ("transformer",),
         **dict.fromkeys(("preset", *TRAINED_TOKENIZER), ("rnn", "transformer")),
@@ -324,7 +325,7 @@ class AnswerRun(EncoderRun):
     architecture_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"transformer": FRESH_ENCODER_DEFAULTS}
     excluded: ClassVar[tuple[str, ...]] = (
         *(*PAIR_COLUMNS, *TEXT_COLUMNS, *LABEL_COLUMNS, *TABLE_SETTINGS, *ONE_LANGUAGE),
-        *("fine_tuning.features", "fine_tuning.class_weights", *ENCODER_OF_THE_DATA, *LABEL_HEAD),
+        *(*FEATURES, "fine_tuning.class_weights", *ENCODER_OF_THE_DATA, *LABEL_HEAD),
     )
     descriptions: ClassVar[Mapping[str, str]] = {
         "data.max_length": "Maximum tokens of question and passage, special tokens included; a longer passage is cut "

@@ -8,6 +8,7 @@ from typing import ClassVar
 from regard.config.settings import AUTO, MAX_SIZE, Config, knob
 from regard.config.task_runs import (
     EXTENSION,
+    FEATURES,
     LABEL_COLUMNS,
     LORA_SETTINGS,
     ONE_LANGUAGE,
@@ -39,7 +40,7 @@ class TextClassifierRun(FineTunedRun):
     excluded: ClassVar[tuple[str, ...]] = (
         *(*PAIR_COLUMNS, *LABEL_COLUMNS, *ONE_LANGUAGE, EXTENSION, *LORA_SETTINGS),
         *("pretrained", "trainable.layer_lr_decay"),
-        *("fine_tuning.features", "fine_tuning.feature_cache_mb", "fine_tuning.freeze_encoder"),
+        *(*FEATURES, "fine_tuning.feature_cache_mb", "fine_tuning.freeze_encoder"),
         *("fine_tuning.random_init", "fine_tuning.lm_weight", "fine_tuning.baseline"),
         *(f"distillation.{setting.path}" for setting in DistillationConfig.knobs()),
         *("model.vocab_size", "model.num_labels"),  # the data decides them

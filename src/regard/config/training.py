@@ -192,12 +192,24 @@ class LoraConfig(Config):
                 )
 
 
+FEATURE_LAYERS = ("auto", "last", "last4", "mix")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FineTuningConfig(Config):
     """How classifiers, taggers and question-answering models are trained and scored."""
 
     features: str = knob(
-        "", "Run of `regard train elmo` whose frozen layers are concatenated with the embeddings.", metavar="MODEL"
+        "",
+        "ELMo, BERT-style encoder, causal language model or translation model whose frozen layers are concatenated "
+        "with the embeddings.",
+        metavar="MODEL",
+    )
+    feature_layers: str = knob(
+        "auto",
+        "Layers of --features: last, last4 (the last four, concatenated), mix (a learned mix of all), or the number of "
+        "one (0: embeddings). auto, as in the literature: mix for ELMo and GPT, last4 for BERT, last for translators.",
+        metavar="LAYERS",
     )
     feature_cache_mb: int = knob(
         2048,
@@ -231,6 +243,15 @@ class FineTuningConfig(Config):
         high=100,
     )
     baseline: bool = knob(True, "Train a simple baseline, too, and report the gain over it.")
+
+    def check(self) -> None:
+        if self.feature_layers not in FEATURE_LAYERS and not self.feature_layers.isdecimal():
+            raise ConfigError(
+                f"feature_layers must be {', '.join(FEATURE_LAYERS)} or the number of a layer, not "
+                f"{self.feature_layers!r}{nearest(self.feature_layers, FEATURE_LAYERS)}"
+            )
+        if self.feature_layers != "auto" and not self.features:
+            raise ConfigError(f"feature_layers ({self.feature_layers}) needs --features MODEL")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from regard.config.inference import RecordConfig
 from regard.data.documents import Documents
 from regard.errors import UsageError
+from regard.models.elmo import Elmo
 from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.records.text_model_records import layer_mix_attention
 from regard.pipeline.result import PipelineResult, attach_recorder
-from regard.tasks.elmo import ElmoFeatures, predict_both_directions
+from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH, predict_both_directions
+from regard.tasks.frozen_features import FrozenFeatures
 from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.view.record.parts import Omission
@@ -57,8 +59,9 @@ class FeaturePipeline(PicklablePipeline):
 
     task_name = TASK
 
-    def __init__(self, features: ElmoFeatures) -> None:
+    def __init__(self, features: FrozenFeatures[Elmo], sequence_length: int = DEFAULT_SEQUENCE_LENGTH) -> None:
         self.model = features
+        self.sequence_length = sequence_length  # tokens of a row in training
 
     def features(self, texts: Sequence[str], *, unit: str = "words") -> list[TextFeatures]:
         """Extract the layers of each text, for each word (separated by white space) or each token."""
@@ -79,7 +82,7 @@ class FeaturePipeline(PicklablePipeline):
 
     def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
         """Loss and perplexity of running text, left to right and right to left, and metrics by name."""
-        stream = TokenStream.from_documents(documents, self.model.tokenizer, self.model.sequence_length)
+        stream = TokenStream.from_documents(documents, self.model.tokenizer, self.sequence_length)
         predictions = predict_both_directions(self.model.model, stream)
         scores = Scoring(self.task_name, tuple(metrics)).compute_final(predictions)
         return {"documents": len(documents), "tokens": len(stream.ids), **scores}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.checkpoint.encoder_dir import load_encoder
+from regard.checkpoint.feature_dir import DEFAULT_LAYERS, FEATURES
 from regard.checkpoint.model_dir import folder_task
-from regard.checkpoint.native import FEATURES, VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
+from regard.checkpoint.native import VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
 from regard.components import FAMILIES
-from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig
+from regard.config.rnn_models import ElmoConfig, RnnClassifierConfig, RnnTaggerConfig
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with
 from regard.config.settings import Config
 from regard.engine.backend import BackendOptions
 from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.models import build_model
-from regard.models.base import move_to_device
 from regard.models.inference import check_ablation, configure_torch, prepare_for_inference
 from regard.models.text_classifier import TextClassifierModel
 from regard.pipeline.classification import ClassificationPipeline, TextModelClassifier
@@ -35,7 +34,8 @@ from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.tagging import RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tables import PACKAGE, PluginWarning, resolve
-from regard.tasks.elmo import ElmoFeatures
+from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH
+from regard.tasks.feature_models import elmo_features, load_frozen_features, prepare_features
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.story_qa import StoryVocabulary
 from regard.tasks.text_model import TextPreprocessor
@@ -80,18 +80,13 @@ def _configure_family(
     return configure_torch(precision or "float32", threads)
 
 
-def _load_elmo(folder: str | Path, device: str, dtype: torch.dtype) -> ElmoFeatures:
-    features = ElmoFeatures.load(folder)
-    return replace(features, model=move_to_device(features.model, device, dtype).eval())
-
-
 def _load_preprocessor(
     folder: str | Path,
     loaded: LoadedTextModel[Any],
     device: str,
     dtype: torch.dtype,
 ) -> TextPreprocessor:
-    """Load the input side of a text model, with the frozen ELMo features where an RNN has them."""
+    """Load the input side of a text model, with the frozen features where an RNN has them."""
     labels = loaded.metadata.get("labels")
     if not isinstance(labels, list) or len(labels) != loaded.config.num_labels:
         raise CheckpointError(f"{folder}: task.json does not name the {loaded.config.num_labels} labels of the model")
@@ -99,8 +94,9 @@ def _load_preprocessor(
     is_rnn = isinstance(loaded.config, RnnClassifierConfig | RnnTaggerConfig)
     if is_rnn and loaded.config.encoder.num_feature_layers:
         features_folder = Path(folder) / FEATURES
-        features = _load_elmo(features_folder, device, dtype)
         metadata = loaded.metadata.get("features")
+        selection = str(metadata.get("selection", DEFAULT_LAYERS)) if isinstance(metadata, dict) else DEFAULT_LAYERS
+        features = load_frozen_features(features_folder, selection, device=device, dtype=dtype)
         if not isinstance(metadata, dict) or features.digest != metadata.get("digest"):
             raise CheckpointError(f"{features_folder}: not the features that the model was trained with")
     return TextPreprocessor(loaded.tokenizer, int(loaded.metadata["max_length"]), features)
@@ -114,9 +110,12 @@ def load_features(
     folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
 ) -> FeaturePipeline:
     """Load ELMo features, as `regard train elmo` writes them."""
-    features = _load_elmo(folder, device, configure_torch(precision, threads))
+    dtype = configure_torch(precision, threads)
+    loaded = load_text_model(folder, ElmoConfig, FeaturePipeline.task_name)
+    features = elmo_features(loaded)
+    prepare_features(features, device, dtype)
     check_ablation(features.model)
-    return FeaturePipeline(features)
+    return FeaturePipeline(features, int(loaded.metadata.get("row", DEFAULT_SEQUENCE_LENGTH)))
 
 
 @reloadable

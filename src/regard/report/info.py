@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from regard.checkpoint import native
 from regard.checkpoint.atomic import is_temporary, published_path, read_json
 from regard.checkpoint.encoder_dir import read_encoder_config, read_encoder_labels
+from regard.checkpoint.feature_dir import describe_features
 from regard.checkpoint.hf import causal, encoder_decoders, encoders
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CONFIG, TASK_FILE, read_task_file, verify
@@ -96,9 +97,7 @@ class FolderInfo:
             lines.append(f"labels: {', '.join(labels[:MAX_LABELS])}{more}")
         features = self.task.get("features")
         if features:
-            layer_weights = ", ".join(f"{weight:.2f}" for weight in features["weights"])
-            scale = f"{features['scale']:.3g}"
-            lines.append(f"features: frozen, in {features['folder']}/; layer weights {layer_weights}, scale {scale}")
+            lines.append(f"features: {describe_features(features)}; in {features['folder']}/")
         alignment_head = self.task.get("alignment_head")
         if alignment_head:
             head = f"{alignment_head['site']}:{alignment_head['head']}"

@@ -1,4 +1,4 @@
-"""Texts as input of models with a vocabulary of their own: token ids, with frozen ELMo features where requested."""
+"""Texts as input of models with a vocabulary of their own: token ids, with frozen features where requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.models.text_classifier import TextBatch, TextClassifierModel
-    from regard.tasks.elmo import ElmoFeatures, Spans
+    from regard.tasks.feature_models import AnyFeatures
+    from regard.tasks.frozen_features import Spans
 
 Indices = NDArray[np.int64]
 HalfLayers = NDArray[np.float16]  # [T, layers, F]
@@ -30,7 +31,7 @@ class TextPreprocessor:
 
     tokenizer: Tokenizer
     max_length: int
-    features: ElmoFeatures | None = None
+    features: AnyFeatures | None = None
 
     def encode(self, texts: Sequence[str]) -> PreprocessedTexts:
         """Encode texts as token ids, truncated to the maximum length; features are computed on demand."""
@@ -71,7 +72,7 @@ class PreprocessedTexts:
     rows: list[Ids]
     spans: list[Spans]  # character spans of the tokens
     truncated: Indices  # [texts], number of tokens that are not read
-    features: ElmoFeatures | None
+    features: AnyFeatures | None
     cached_features: list[HalfLayers] | None = None  # of all texts, once computed
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.checkpoint.atomic import write_file
-from regard.checkpoint.native import FEATURES
+from regard.checkpoint.feature_dir import FEATURES
 from regard.checkpoint.run_dir import Checkpoint, RunDirectory
 from regard.errors import TrainingError, UsageError
 from regard.hardware import keep_freed_memory

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.checkpoint import atomic
+from regard.checkpoint.feature_dir import FEATURES, copy_features
 from regard.checkpoint.locate import TASK_FILE
-from regard.checkpoint.native import FEATURES, copy_features
 from regard.config.runs import RunConfig
 from regard.config.task_runs import FineTunedRun
 from regard.errors import UsageError
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
-from regard.tasks.elmo import ElmoFeatures
+from regard.tasks.feature_models import load_frozen_features
 from regard.training.listeners import Listener, notify
 from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
 from regard.training.verdict import Verdict
@@ -81,7 +81,7 @@ class MultiSeedProcedure:
         read = resolve(TASKS[config.task].read_examples)
         self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
         if config.fine_tuning.features:
-            self.digests["features"] = ElmoFeatures.load(config.fine_tuning.features).digest
+            self.digests["features"] = load_frozen_features(config.fine_tuning.features).digest
 
     def resolve_settings(self) -> dict[str, Any]:
         """List the seeds; the run of each seed resolves its own settings."""

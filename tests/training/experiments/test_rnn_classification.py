@@ -221,7 +221,7 @@ def test_wrong_data_and_settings_are_refused(
 
 def test_a_folder_without_features_is_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 1}), tmp_path / "plain")
-    with pytest.raises(CheckpointError, match="a model for the task 'classify'; one for 'elmo' is needed"):
+    with pytest.raises(CheckpointError, match="whose layers are not features: ELMo, a BERT-style encoder"):
         train_run(config(data, **{"fine_tuning.features": str(tmp_path / "plain")}), tmp_path / "run")
     assert not (tmp_path / "run/features").exists()
 

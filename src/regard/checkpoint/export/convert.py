@@ -19,6 +19,7 @@ from regard.checkpoint.export.engine import (
     without_keys,
 )
 from regard.checkpoint.export.shortlist import TrainedShortlist
+from regard.checkpoint.feature_dir import FEATURES, copy_features
 from regard.checkpoint.hf import causal, encoder_decoders, encoders
 from regard.checkpoint.hf.encoder_types import ENCODER_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.sentence_transformers import MODULES, read_modules, serialize_modules, write_pooling
@@ -287,7 +288,7 @@ def _convert_native(request: _ConversionRequest, model_type: str) -> ConversionR
             f"a model of type {model_type} is for Regard alone{usage_hint(task)}; --to regard copies it"
         )
     copy_native(folder, request.out, (CONFIG, weights.FILE, TOKENIZER, native.VOCABULARY, TASK_FILE, CARD))
-    if (folder / native.FEATURES).is_dir():
-        native.copy_features(folder / native.FEATURES, request.out)
+    if (folder / FEATURES).is_dir():
+        copy_features(folder / FEATURES, request.out)
     names = list(read_tensor_entries(atomic.published_path(folder)))
     return ConversionResult(request.out, model_type, WeightReport(loaded=names))

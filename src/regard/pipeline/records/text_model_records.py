@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ class TextModelRecorder:
                 texts["label"] = RecordText.from_labels(label, [label])
         layer_weights, _ = self.model.mix_weights()
         if layer_weights:
-            mix, mix_texts = layer_mix_attention(layer_weights)
+            features = self.preprocessor.features
+            layers = None if features is None else features.selection.layers
+            mix, mix_texts = layer_mix_attention(layer_weights, layers)
             attention = (*attention, mix)
             texts |= mix_texts
         return Record(text, texts, attention, task=task, omissions=self._list_omissions(encoded), **parts)
@@ -55,8 +58,9 @@ class TextModelRecorder:
             config = config.override({"store_qkv": f"{[*sites][-1]}:0" if is_self else ""})
         axes = {site_kind(site): POOLING_AXES.get(site, Axes("source", "source")) for site in sites}
         length = len(encoded.rows[0])
+        batch = encoded.batch(np.arange(1))
         with capture_text(config, sites, length, length) as captured:
-            model.probabilities(encoded.batch(np.arange(1)))
+            model.probabilities(batch)
         return collect_attention([captured.trace], axes), collect_qkv(captured)
 
     def _build_text(self, text: str, encoded: PreprocessedTexts) -> RecordText:
@@ -73,9 +77,18 @@ class TextModelRecorder:
         return (Omission(reason, f"its last {truncated:,} tokens"),)
 
 
-def layer_mix_attention(layer_weights: list[float]) -> tuple[AttentionRecord, dict[str, RecordText]]:
-    """Scalar mix of layers as attention of one row over the layers, and the texts of both axes."""
-    labels = ["words", *(f"layer {layer}" for layer in range(1, len(layer_weights)))]
+def layer_mix_attention(
+    layer_weights: Sequence[float], layers: Sequence[int] | None = None
+) -> tuple[AttentionRecord, dict[str, RecordText]]:
+    """Scalar mix of layers as attention of one row over the layers, and the texts of both axes.
+
+    `layers` are their numbers, by default from 0 on; several in one weight are concatenated.
+    """
+    numbers = range(len(layer_weights)) if layers is None else layers
+    if len(numbers) > len(layer_weights):
+        labels = [f"layers {numbers[0]}–{numbers[-1]}"]
+    else:
+        labels = [f"layer {number}" if number else "words" for number in numbers]
     texts = {"mix": RecordText.from_labels("mix", ["mix"]), "layers": RecordText.from_labels("layers", labels)}
     weights = np.asarray(layer_weights, dtype=np.float32)[None, None, None]  # [1 layer, 1 head, 1 row, layers]
     return AttentionRecord("mix", "mix", columns="layers", stored=weights, layers=(0,)), texts

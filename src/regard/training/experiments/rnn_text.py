@@ -1,21 +1,23 @@
-"""What training RNN classifiers and taggers has in common: frozen ELMo features and model size."""
+"""What training RNN classifiers and taggers has in common: frozen features and model size."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from regard.checkpoint.native import FEATURES, copy_features
+from torch import Tensor
+
+from regard.checkpoint.feature_dir import FEATURES, copy_features, describe_features
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
 from regard.config.task_runs import LabelledRun
 from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
-from regard.tasks.elmo import ElmoFeatures
+from regard.tasks.feature_models import AnyFeatures, load_frozen_features
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.training.device import device_of_rank
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import choose_preset
+from regard.training.experiments.base import Notify, choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.supervised import SplitT
 from regard.training.experiments.text_model import TextModelExperiment
@@ -40,7 +42,7 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
     config: LabelledRun
 
     # set by `prepare`
-    features: ElmoFeatures | None
+    features: AnyFeatures | None
 
     # ---- data and model size
 
@@ -49,22 +51,33 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
         self.features = self._load_features()
         self.preprocessor = TextPreprocessor(self.load_tokenizer(train), self.config.data.max_length, self.features)
 
-    def _load_features(self) -> ElmoFeatures | None:
+    def _load_features(self) -> AnyFeatures | None:
         """Load the frozen features from their copy in the run directory, which a new run creates."""
         source = self.config.fine_tuning.features
+        layers = self.config.fine_tuning.feature_layers
         if not source:
             return None
         if not (self.folder / "run.json").exists():
-            ElmoFeatures.load(source)  # refuses other folders before anything is copied
+            load_frozen_features(source, layers)  # refuses other folders before anything is copied
             copy_features(source, self.folder)
-        features = ElmoFeatures.load(self.folder / FEATURES, device_of_rank(self.config.training.device))
+        device = device_of_rank(self.config.training.device)
+        features = load_frozen_features(self.folder / FEATURES, layers, device=device)
         self.digests["features"] = features.digest
         return features
 
     def encode_splits(self, splits: DataSplits[Any]) -> None:
         """Encode all splits, and cache their features."""
         super().encode_splits(splits)
-        self._cache_features([split.rows for split in (self.train, self.valid, self.test) if split is not None])
+        rows = [split.rows for split in (self.train, self.valid, self.test) if split is not None]
+        self._report_windows(rows)
+        self._cache_features(rows)
+
+    def _report_windows(self, splits: Sequence[PreprocessedTexts]) -> None:
+        """Note how many texts the features' model reads in windows."""
+        if self.features is not None:
+            report = self.features.count_windows([text for split in splits for text in split.texts])
+            if report.windowed:
+                self.notes.append(f"features: {report.format()}")
 
     def _cache_features(self, splits: Sequence[PreprocessedTexts]) -> None:
         """Compute the features of all texts once, if they fit into the memory allowed."""
@@ -72,7 +85,11 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
             return
         num_bytes = sum(split.feature_bytes for split in splits)
         allowed_mb = self.config.fine_tuning.feature_cache_mb
-        features = f"features: {self.features.num_layers} frozen layers of {self.features.hidden_size}"
+        plural = "s" if self.features.num_layers > 1 else ""
+        features = (
+            f"features: {self.features.num_layers} frozen layer{plural} of {self.features.hidden_size} "
+            f"({self.features.family}, {self.features.selection.name}), {self.features.model.backend_name}"
+        )
         if num_bytes > allowed_mb << 20:
             self.notes.append(
                 f"{features}, computed anew in each batch: all would take {num_bytes >> 20:,} MB, and "
@@ -115,11 +132,31 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
         """Entries of task.json that inference needs; with features, also the weights of their layers."""
         metadata = super().metadata(evaluator)
         if self.features is not None:
-            layer_weights, scale = evaluator.model.mix_weights()
-            metadata["features"] = {
-                "folder": FEATURES,
-                "digest": self.features.digest,
-                "weights": layer_weights,
-                "scale": scale,
-            }
+            metadata["features"] = self._feature_metadata(self.features, evaluator)
         return metadata
+
+    def _feature_metadata(self, features: AnyFeatures, evaluator: EvaluatorT) -> dict[str, Any]:
+        layer_weights, scale = evaluator.model.mix_weights()
+        return {
+            "folder": FEATURES,
+            "digest": features.digest,
+            "family": features.family,
+            "selection": features.selection.name,
+            "layers": list(features.selection.layers),
+            "weights": layer_weights,
+            "scale": scale,
+        }
+
+    def finalize(
+        self,
+        evaluator: EvaluatorT,
+        average: Mapping[str, Tensor] | None,
+        step: int,
+        best: Sequence[float],
+        notify: Notify,
+    ) -> dict[str, Any]:
+        """Choose the final weights, evaluate and save them; show the mix of layers that they learned."""
+        metrics = super().finalize(evaluator, average, step, best, notify)
+        if self.features is not None:
+            notify(f"features: {describe_features(self._feature_metadata(self.features, evaluator))}")
+        return metrics

@@ -1,4 +1,4 @@
-"""Frozen ELMo features at the words of a text."""
+"""Frozen features: layers of models of every family at the words of a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.config.rnn_models import ElmoConfig
 from regard.models.base import initialize_weights
 from regard.models.elmo import Elmo
 from regard.packed_tokens import Tokens
-from regard.tasks.elmo import ElmoFeatures, pool_spans
+from regard.tasks.frozen_features import FeatureLayers, FrozenFeatures, pool_spans
 from regard.tasks.text_model import TextPreprocessor
 from regard.text.train import train_tokenizer
 
@@ -20,10 +20,11 @@ WORD_TOKENIZER = train_tokenizer(TEXTS * 3, TokenizerConfig(kind="words"))
 
 
 @pytest.fixture(scope="module")
-def features() -> ElmoFeatures:
+def features() -> FrozenFeatures[Elmo]:
     model = Elmo(ElmoConfig(vocab_size=SUBWORD_TOKENIZER.vocab_size, hidden_size=7))
     initialize_weights(model, 1)
-    return ElmoFeatures(model.eval(), SUBWORD_TOKENIZER, "digest")
+    selection = FeatureLayers.select("mix", model)
+    return FrozenFeatures(model.eval(), SUBWORD_TOKENIZER, selection=selection, digest="digest")
 
 
 def test_subwords_that_overlap_a_span_are_averaged() -> None:
@@ -35,7 +36,7 @@ def test_subwords_that_overlap_a_span_are_averaged() -> None:
     assert pool_spans(layers, subwords, []).shape == (0, 2, 1)
 
 
-def test_features_of_many_texts_are_those_of_each(features: ElmoFeatures) -> None:
+def test_features_of_many_texts_are_those_of_each(features: FrozenFeatures[Elmo]) -> None:
     text_spans = [WORD_TOKENIZER.encode(text).spans for text in TEXTS]
     text_layers = list(features.extract(TEXTS, text_spans))
     for text, spans, layers in zip(TEXTS, text_spans, text_layers, strict=True):
@@ -48,7 +49,7 @@ def test_features_of_many_texts_are_those_of_each(features: ElmoFeatures) -> Non
     np.testing.assert_allclose(text_layers[1][0], low_layers, rtol=1e-5, atol=1e-6)
 
 
-def test_cached_features_equal_features_on_demand(features: ElmoFeatures) -> None:
+def test_cached_features_equal_features_on_demand(features: FrozenFeatures[Elmo]) -> None:
     preprocessor = TextPreprocessor(WORD_TOKENIZER, 99, features)
     cached_texts = preprocessor.encode(TEXTS)
     cached_texts.cache_features()
@@ -62,7 +63,7 @@ def test_cached_features_equal_features_on_demand(features: ElmoFeatures) -> Non
     assert cached_texts.feature_bytes == sum(layers.nbytes for layers in cached_texts.cached_features or [])
 
 
-def test_a_long_text_is_truncated_to_the_maximum_length(features: ElmoFeatures) -> None:
+def test_a_long_text_is_truncated_to_the_maximum_length(features: FrozenFeatures[Elmo]) -> None:
     encoded = TextPreprocessor(WORD_TOKENIZER, 3, features).encode(TEXTS)
     assert [len(row) for row in encoded.rows] == [3, 1, 3, 3]
     assert encoded.truncated.tolist() == [max(0, len(WORD_TOKENIZER.encode(text).ids) - 3) for text in TEXTS]

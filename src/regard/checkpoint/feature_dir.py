@@ -1,0 +1,79 @@
+"""The folder `features/` of an RNN classifier or tagger: a copy of the model whose frozen layers it reads.
+
+It holds what that model's predictions depend on (config, weights, tokenizers), under the names of its own folder, with
+its `task.json` and model card. Free of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.checkpoint import atomic, weights
+from regard.checkpoint.hf import sentencepiece
+from regard.checkpoint.hub import resolve_model
+from regard.checkpoint.locate import CARD, CONFIG, TASK_FILE, resolve_model_path
+from regard.checkpoint.model_dir import read_tensor_entries
+from regard.checkpoint.tokenizer_files import (
+    BPE_MERGES,
+    BPE_VOCAB,
+    TARGET_TOKENIZER,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WORDPIECE_VOCAB,
+)
+
+FEATURES = "features"
+DEFAULT_LAYERS = "mix"  # of folders that do not name their layers
+_TOKENIZER_FILES = dict.fromkeys(
+    (TOKENIZER, TARGET_TOKENIZER, TOKENIZER_CONFIG, WORDPIECE_VOCAB, BPE_VOCAB, BPE_MERGES, *sentencepiece.FILES)
+)
+
+
+def copy_features(source: str | Path, folder: str | Path) -> None:
+    """Copy the model of the features into the folder of a classifier or tagger, which can be moved as a whole then."""
+    path = resolve_model_path(resolve_model(source))
+    names = (*_model_files(path), *_present(path, (weights.INDEX, TASK_FILE, CARD)))
+    atomic.write_folder(Path(folder) / FEATURES, {name: (path / name).read_bytes() for name in names})
+
+
+def features_digest(folder: str | Path) -> str:
+    """SHA-256 of everything that features depend on: config, weights and tokenizers."""
+    path = resolve_model_path(resolve_model(folder))
+    digest = hashlib.sha256()
+    for name in _model_files(path):
+        with open(path / name, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _model_files(path: Path) -> list[str]:
+    weight_files = sorted({entry.file.name for entry in read_tensor_entries(path).values()})
+    return [CONFIG, *weight_files, *_present(path, _TOKENIZER_FILES)]
+
+
+def _present(path: Path, names: Mapping[str, Any] | tuple[str, ...]) -> list[str]:
+    return [name for name in names if (path / name).exists()]
+
+
+def describe_features(features: Mapping[str, Any]) -> str:
+    """The frozen features of a `task.json` in a few words, with the learned mix of their layers.
+
+    >>> describe_features({"family": "bert", "layers": [1, 2], "selection": "last4", "weights": [1.0], "scale": 1.5})
+    'frozen bert, layers 1, 2 concatenated, scale 1.5'
+    >>> describe_features({"weights": [0.25, 0.75], "scale": 1.0})
+    'frozen elmo, layer weights 0: 0.25, 1: 0.75, scale 1'
+    """
+    layer_weights = features["weights"]
+    layers = features.get("layers", [*range(len(layer_weights))])
+    family = features.get("family", "elmo")
+    if len(layer_weights) > 1:
+        mix = ", ".join(f"{layer}: {weight:.2f}" for layer, weight in zip(layers, layer_weights, strict=True))
+        chosen = f"layer weights {mix}"
+    else:
+        plural = "s" if len(layers) > 1 else ""
+        suffix = " concatenated" if len(layers) > 1 else ""
+        chosen = f"layer{plural} {', '.join(map(str, layers))}{suffix}"
+    return f"frozen {family}, {chosen}, scale {features['scale']:.3g}"
