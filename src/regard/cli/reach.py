@@ -26,9 +26,8 @@ running text. Of each sentence pair, one target token is predicted. `regard data
 known distance.
 
 \b
-  regard data make recall --distance 5-60 --split test --count 1000 --out test.tsv
-  regard reach runs/rnn runs/rnn-attention runs/transformer test.tsv --out reach.html
-  regard reach runs/gpt book.txt --sample 500 --json
+  regard reach runs/en-de runs/mine test.en test.de --out reach.html
+  regard reach runs/gpt books/one.txt --sample 500 --json
 """
 EXTENSIONS = (".html", ".json", ".tsv")
 
