@@ -11,7 +11,7 @@ DEV     := $(VENV)/.dev
 DOCS    := $(VENV)/.docs
 ENGINE  := $(shell find engine -type f)
 
-.PHONY: setup demo test test-all test-lowest lint bench bars docs clean
+.PHONY: setup demo test test-all test-lowest lint bench bars claims docs clean
 
 ifdef DRY_RUN
 setup:
@@ -66,6 +66,11 @@ test-lowest:
 
 bars: $(DEV)
 	$(BIN)/python -m benchmarks.targets
+
+# Claims about attention: all that have no result yet, or CLAIM=name. DATA is the folder of public data sets.
+claims: $(DEV)
+	$(BIN)/python -m recipes.claims $(CLAIM) $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m recipes.claims.page
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

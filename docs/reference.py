@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+CLAIM_RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "claims"
 Pages = dict[str, str]  # path below docs/ → Markdown
 EXITS = """
 *Every command with all of its options, generated from the code.*
@@ -393,11 +394,16 @@ def expand_folders(entry: Any, names: list[str]) -> Any:
     return entry
 
 
+def claim_files() -> Pages:
+    """Results and figures of the checked claims, which the page "What we found" shows."""
+    return {f"claims/{path.name}": path.read_text(encoding="utf-8") for path in sorted(CLAIM_RESULTS.glob("*.*"))}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the site: a hook of mkdocs."""
     from mkdocs.structure.files import File
 
-    for name, text in {**pages(), **schema_files()}.items():
+    for name, text in {**pages(), **schema_files(), **claim_files()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 

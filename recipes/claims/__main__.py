@@ -1,90 +1,166 @@
-"""`python -m recipes.claims`: check a claim about attention by training the models that it compares."""
+"""`python -m recipes.claims`: check claims about attention by training the models that they compare."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from recipes.claims.claim import ClaimConfig
-from regard.checkpoint.atomic import read_json
+from recipes.claims.claim import ClaimConfig, claim_files, find_claim, read_claim
+from recipes.claims.result import ClaimResult, is_current, read_result
+from recipes.datasets import MissingDataError
 from regard.cli import main
-from regard.cli.options import AutoNumber, Option, verb
+from regard.cli.options import Option, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
-from regard.errors import UsageError
+from regard.errors import RegardError, TrainingError
+from regard.formatting import format_duration
+from regard.hardware import available_cores
 
 PROGRAM = "python -m recipes.claims"
-HELP = """Check a claim: train the models that FILE names, evaluate them alike, and say whether it holds here.
+RESULTS = Path("benchmarks/results/claims")
+RUNS = Path("runs/claims")
+MAX_THREADS = 2  # the claims' minutes are for two cores
+HELP = """Check claims about attention from the literature: train the models that each compares, measure them alike, and
+decide by the rule that its recipe fixed beforehand.
 
-recipes/claims/ holds claims from the literature on attention. Some generate their data; others need yours.
+NAMES are claims of recipes/claims/, or recipe files; without any, all are checked. What is finished is not repeated: a
+claim whose result belongs to its recipe is skipped, an interrupted one resumes where it was.
 
 \b
-  python -m recipes.claims recipes/claims/attention-repairs-long-sequences.json --out long
-  python -m recipes.claims recipes/claims/hops-answer-several-facts.json --train train.txt --test test.txt --out hops
+  python -m recipes.claims --list
+  python -m recipes.claims positions-are-needed
+  python -m recipes.claims --data ../shared/data
+  python -m recipes.claims several-facts-need-hops --data ../shared/data --quick
 """
-
-
-def _data_option(name: str, help: str) -> Option:
-    return Option([f"--{name}"], multiple=True, metavar="FILE …", help=help)
 
 
 @verb(
     HELP,
     [
-        click.Argument(["file"], metavar="FILE"),
-        Option(["--out"], metavar="FOLDER", required=True, help="where the runs and the result go"),
-        _data_option("train", "training data, for claims that generate none"),
-        _data_option("valid", "validation data; otherwise some is held out"),
-        _data_option("test", "test data, for claims that generate none"),
-        Option(["--minutes"], type=click.FloatRange(0, min_open=True), help="for each run, instead of the claim's own"),
-        Option(["--seed"], multiple=True, type=click.IntRange(0), help="instead of the claim's own; may be repeated"),
+        click.Argument(["names"], nargs=-1, metavar="[NAMES]…"),
         Option(
-            ["--threads"],
-            type=AutoNumber(click.IntRange(1)),
-            default="auto",
-            help="CPU threads; auto: all cores. [default: auto]",
+            ["--data"],
+            metavar="FOLDER",
+            help="Folder of public data sets (trec/, sst2/, babi/, …); claims that need a missing one are skipped. "
+            "[default: the environment variable DATA]",
         ),
+        Option(["--out"], metavar="FOLDER", default=str(RUNS), help=f"Where the runs go. [default: {RUNS}]"),
+        Option(
+            ["--results"],
+            metavar="FOLDER",
+            help=f"Where results and figures go. [default: {RESULTS}; with --quick, the folder of the runs]",
+        ),
+        Option(["--threads"], type=click.IntRange(1), help="CPU threads. [default: 2, or as many as there are cores]"),
+        Option(
+            ["--quick"], is_flag=True, help="A trial of seconds: tiny data, two updates; the verdict means nothing."
+        ),
+        Option(["--list", "is_list"], is_flag=True, help="List the claims with their verdicts, and check none."),
     ],
-    greedy=("--train", "--valid", "--test"),
 )
-def claim(
+def claims(
     context: click.Context,
-    file: str,
+    names: tuple[str, ...],
+    data: str | None,
     out: str,
-    train: tuple[str, ...],
-    valid: tuple[str, ...],
-    test: tuple[str, ...],
-    minutes: float | None,
-    seed: tuple[int, ...],
-    threads: int,
+    results: str | None,
+    threads: int | None,
+    quick: bool,
+    is_list: bool,
     as_json: bool,
 ) -> None:
-    """Check the claim of a recipe file."""
-    config = ClaimConfig.from_dict(read_json(Path(file)), where=file)
-    if bool(train) != bool(test):
-        raise UsageError("--train and --test go together: what is learned, and what is measured on")
-    from recipes.claims.check import ClaimData, check_claim, write_result
+    """Check, or list, the claims."""
+    recipes = _read_recipes(names)
+    data = data or os.environ.get("DATA")
+    results_folder = Path(results or (Path(out) / "quick" if quick else RESULTS))
+    if is_list:
+        _print_list(recipes, results_folder, as_json)
+        return
+    waiting = {
+        name: config
+        for name, config in recipes.items()
+        if quick or not is_current(read_result(results_folder, name), config)
+    }
+    if len(waiting) < len(recipes):
+        note(f"{len(recipes) - len(waiting)} of {len(recipes)} claims have a result of their recipe: skipped")
+    if not quick:
+        note(_describe_budget(waiting))
+    from recipes.claims.check import ClaimCheck, InterruptedCheckError, Workplace
 
-    overrides: dict[str, Any] = {"training.threads": threads}
-    if minutes:
-        overrides |= {"training.minutes": minutes, "training.steps": 0, "training.epochs": 0}
-    data = ClaimData(train, test, valid=valid) if train else None
+    start = time.monotonic()
+    missing = []
+    failed = []
     with progress_listener(as_json) as listener:
-        result = check_claim(
-            config, Path(out), data, overrides=overrides, seeds=seed, listeners=[listener], report=note
+        workplace = Workplace(
+            Path(out),
+            Path(data) if data else None,
+            threads=threads or min(MAX_THREADS, available_cores()),
+            is_quick=quick,
+            listeners=[] if quick else [listener],
+            report=note,
         )
-    paths = write_result(result, Path(out))
-    lines = [
-        config.claim,
+        checks = {name: ClaimCheck(name, config, workplace) for name, config in waiting.items()}
+        for check in checks.values():  # all of them before the first training, so that a mistake costs no time
+            check.check()
+        for index, (name, check) in enumerate(checks.items(), 1):
+            note(f"claim {index} of {len(checks)}: {name}")
+            try:
+                result = check.run()
+            except MissingDataError as error:
+                note(f"skipped: {name}: {error}")
+                missing.append(name)
+                continue
+            except InterruptedCheckError:
+                raise
+            except RegardError as error:  # the other claims are checked all the same
+                note(f"failed: {name}: {error}")
+                failed.append(name)
+                continue
+            paths = result.write(results_folder)
+            print_result(result.to_dict(), _describe_result(result, paths), as_json)
+    seconds = time.monotonic() - start
+    note(f"{len(waiting) - len(missing) - len(failed)} claims checked in {format_duration(seconds)}")
+    if missing:
+        note(f"{len(missing)} skipped, as their data are missing: {', '.join(missing)}")
+    if failed:
+        raise TrainingError(f"{len(failed)} failed (see above): {', '.join(failed)}")
+
+
+def _read_recipes(names: Sequence[str]) -> dict[str, ClaimConfig]:
+    """Recipes by the name of their claim; all of them where none is named."""
+    files = {path.stem: path for path in map(find_claim, names)} if names else claim_files()
+    return {name: read_claim(path) for name, path in files.items()}
+
+
+def _describe_budget(recipes: Mapping[str, ClaimConfig]) -> str:
+    minutes = sum(config.minutes for config in recipes.values())
+    return f"{len(recipes)} claims to check: at most {format_duration(60 * minutes)} on two cores"
+
+
+def _print_list(recipes: Mapping[str, ClaimConfig], results: Path, as_json: bool) -> None:
+    rows = []
+    for name, config in recipes.items():
+        result = read_result(results, name)
+        verdict = str(result["verdict"]) if result and is_current(result, config) else "not checked"
+        rows.append({"name": name, "claim": config.claim, "minutes": config.minutes, "verdict": verdict})
+    table = [["name", "minutes", "verdict"]]
+    table += [[str(row["name"]), f"{row['minutes']:g}", str(row["verdict"])] for row in rows]
+    print_result(rows, [*align_columns(table), _describe_budget(recipes)], as_json)
+
+
+def _describe_result(result: ClaimResult, paths: Sequence[Path]) -> list[str]:
+    return [
+        result.config.claim,
+        f"({result.config.source})",
         "",
         *align_columns(result.table()),
         "",
-        result.verdict(),
+        f"{result.verdict}: {'; '.join(rule.describe() for rule in result.rules)}",
         *(f"written: {path}" for path in paths),
     ]
-    print_result(result.to_dict(), lines, as_json)
 
 
 if __name__ == "__main__":
-    main(command=claim, program=PROGRAM)
+    main(command=claims, program=PROGRAM)

@@ -1,188 +1,246 @@
-"""Check a claim: train its models, evaluate each in the same way, and compare the scores with the expectations."""
+"""Check a claim: train its models, measure each in the same way, and decide its rules."""
 
 from __future__ import annotations
 
-import json
+import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-import numpy as np
+import torch
 
-from recipes.claims.claim import METRICS, ClaimConfig, Expectation
-from recipes.claims.result import ClaimResult, ExpectationResult
-from regard.checkpoint.atomic import json_bytes, make_folder, write_file
-from regard.checkpoint.run_dir import RunDirectory
+from recipes.claims.claim import DATA, ClaimConfig
+from recipes.claims.data import ClaimData, check_data, prepare_data
+from recipes.claims.measure import Measurement, Subject
+from recipes.claims.result import ClaimResult, RuleResult
+from recipes.claims.rules import Interval, Rule
+from recipes.datasets import find_minilm
+from regard import __version__
+from regard.checkpoint.atomic import json_bytes, make_folder, read_json, write_file
 from regard.config.architecture import parse_architecture
-from regard.config.data import ReadConfig
-from regard.config.runs import RunConfig, build_run
-from regard.data.babi import read_stories
-from regard.data.pairs import read_pairs
-from regard.data.synthetic import generate_pairs
-from regard.errors import ConfigError, UsageError
-from regard.pipeline.load import load
-from regard.pipeline.story_qa import StoryQAPipeline
-from regard.pipeline.translation import TranslationPipeline
-from regard.tasks.scoring import translation_scores
+from regard.config.runs import RunConfig, build_run, run_config_class
+from regard.errors import ConfigError, UsageError, nearest
+from regard.formatting import format_duration
+from regard.hardware import processor_name
 from regard.training.listeners import Listener
 from regard.training.run import train_run
 
-DEFAULT_TRAIN_ROWS = 20_000  # of synthetic data
-DEFAULT_TEST_ROWS = 500
-HEAD_DISTANCE_SENTENCES = 50  # test sentences on which heads are compared
-SYNTHETIC_SETTINGS = {"kind", "count", "tested", "lengths", "seed"}
+MEASURED = "measured.json"  # what is measured so far, in the folder of a claim's runs
+REFERENCE = "@"  # before the name of a base, or of MiniLM, in a setting
+MINILM = "minilm"
+DEFAULT_TASK = "translate"
+DEFAULT_PRECISION = "float32"  # the same bits everywhere, and no time for measuring another
+QUICK_SETTINGS = {"training.steps": 2, "training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
+QUICK_STORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
 Report = Callable[[str], object]
 
 
+class InterruptedCheckError(UsageError):
+    """A signal stopped the training of a model."""
+
+
 @dataclass(frozen=True)
-class ClaimData:
-    """Files to train and test on; without `valid`, training holds some of its own data out."""
+class Workplace:
+    """Where and how claims are checked."""
 
-    train: Sequence[str]
-    test: Sequence[str]
-    valid: Sequence[str] = ()
-
-
-def check_claim(
-    config: ClaimConfig,
-    out: Path,
-    data: ClaimData | None = None,
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    seeds: Sequence[int] = (),
-    listeners: Sequence[Listener] = (),
-    report: Report = lambda text: None,
-) -> ClaimResult:
-    """Train every model with every seed, evaluate it, and judge the claim; finished runs are not trained again."""
-    if not config.make and data is None:
-        raise UsageError(f"this claim needs data: give --train and --test files ({config.about})")
-    if data is None:
-        data = _write_synthetic_data(config.make, out / "data")
-    seeds = [*(seeds or config.seeds)]
-    run_configs = {  # all of them before the first training, so that a wrong setting costs no time
-        name: [run_config(config, settings, data, seed=seed, overrides=overrides or {}) for seed in seeds]
-        for name, settings in config.models.items()
-    }
-    scores: dict[str, list[float]] = {name: [] for name in run_configs}
-    for name, configs in run_configs.items():
-        for seed, run in zip(seeds, configs, strict=True):
-            folder = out / f"{name}-{seed}"
-            report(f"{name}, seed {seed}")
-            training = train_run(run, folder, listeners=listeners)
-            if not training.is_finished:
-                raise UsageError(f"{training.reason} stopped {name} at {training.step}: the same command goes on")
-            score = _evaluate(config, folder, data)
-            scores[name].append(score)
-            report(f"{name}, seed {seed}: {score:.4g} {METRICS[config.measure]}")
-    return judge(config, scores, seeds)
+    out: Path  # of the runs
+    data_root: Path | None = None  # of named data sets
+    threads: int = 1
+    is_quick: bool = False  # a short trial: tiny data and two updates
+    listeners: Sequence[Listener] = ()
+    report: Report = field(default=lambda text: None)
 
 
-def judge(config: ClaimConfig, scores: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> ClaimResult:
-    """Compare the scores with the claim's expectations; the means over seeds decide."""
-    return ClaimResult(
-        config.claim,
-        config.said_by,
-        about=config.about,
-        unit=METRICS[config.measure],
-        scores=dict(scores),
-        seeds=seeds,
-        outcomes=[_judge_expectation(expectation, scores) for expectation in config.expectations],
-    )
+class ClaimCheck:
+    """One claim at work: its folder holds data, runs and what is measured so far."""
+
+    def __init__(self, name: str, config: ClaimConfig, workplace: Workplace) -> None:
+        self.name = name
+        self.config = config
+        self.workplace = workplace
+        trial = "-quick" if workplace.is_quick else ""
+        self.folder = workplace.out / f"{name}-{config.digest()[:8]}{trial}"
+        self.models = {model: {**config.settings, **entry} for model, entry in config.models.items()}
+
+    def run(self) -> ClaimResult:
+        """Train and measure what is not measured yet, one seed after another; then judge."""
+        self.check()
+        report = self.workplace.report
+        for seed in self.seeds:
+            for model in self.config.models:
+                if self._key(model, seed) in self.measured:
+                    continue
+                start = time.monotonic()
+                report(f"{self.name}: {model}, seed {seed}")
+                measurement, earlier_seconds = self._measure(model, seed)
+                seconds = time.monotonic() - start + earlier_seconds
+                self._save(self._key(model, seed), {**measurement.to_dict(), "seconds": round(seconds, 2)})
+                numbers = ", ".join(f"{name} {value:.4g}" for name, value in measurement.numbers.items())
+                report(f"{self.name}: {model}, seed {seed}: {numbers} ({format_duration(seconds)})")
+        return self.judge()
+
+    def check(self) -> None:
+        """Check data and parameters of the measure, and build the configs of all runs, before any time is spent."""
+        self.config.measure_row.check(self.config.parameters)
+        for settings in (*self.config.bases.values(), *self.models.values()):
+            check_data(settings.get(DATA, self.config.data))
+        if not self.config.measure_row.trains:
+            return
+        for settings in (*self.config.bases.values(), *self.models.values()):
+            self.build_config(settings, ClaimData(train=("train",), test=("test",)), self.seeds[0])
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the claim; of a short trial, the first one that is needed."""
+        return self.config.seeds[:1] if self.workplace.is_quick else self.config.seeds
+
+    @cached_property
+    def measured(self) -> dict[str, Any]:
+        """What is measured so far, by model and seed."""
+        path = self.folder / MEASURED
+        return read_json(path) if path.exists() else {}
+
+    def _key(self, model: str, seed: int) -> str:
+        return f"{model}-{seed}"
+
+    def _save(self, key: str, values: Mapping[str, Any]) -> None:
+        self.measured[key] = dict(values)
+        make_folder(self.folder)
+        write_file(self.folder / MEASURED, json_bytes(self.measured))
+
+    def _measure(self, model: str, seed: int) -> tuple[Measurement, float]:
+        """Measure one model with one seed; also return seconds of training before an interruption."""
+        row = self.config.measure_row
+        data = self._prepare_data(self.models[model], seed)
+        settings = self._resolve_bases(self.models[model])
+        parameters = {**self.config.parameters, **(row.quick if self.workplace.is_quick else {})}
+        folder = self.folder / self._key(model, seed)
+        run = None
+        earlier_seconds = 0.0
+        if row.trains:
+            run = self.build_config(settings, data, seed)
+            earlier_seconds = self._train(run, folder)
+        else:
+            torch.set_num_threads(self.workplace.threads)
+        subject = Subject(settings, seed, threads=self.workplace.threads, folder=folder, data=data, run=run)
+        return row.resolve()(subject, **parameters), earlier_seconds
+
+    def _train(self, run: RunConfig, folder: Path) -> float:
+        """Train or resume a run; return the seconds that it took before this process."""
+        start = time.monotonic()
+        training = train_run(run, folder, listeners=self.workplace.listeners)
+        if not training.is_finished:
+            raise InterruptedCheckError(
+                f"{training.reason} stopped {folder} at {training.step}: the same command resumes"
+            )
+        return max(0.0, training.seconds - (time.monotonic() - start))
+
+    def _prepare_data(self, settings: Mapping[str, Any], seed: int) -> ClaimData:
+        """Data of a model or base: its own, or those of the claim."""
+        workplace = self.workplace
+        return prepare_data(
+            settings.get(DATA, self.config.data),
+            workplace.data_root,
+            workplace.out / "data",
+            seed=seed,
+            is_quick=workplace.is_quick,
+        )
+
+    def build_config(self, settings: Mapping[str, Any], data: ClaimData, seed: int) -> RunConfig:
+        """Config of one run, of a model or of a base."""
+        settings = {name: value for name, value in settings.items() if name != DATA}
+        if isinstance(settings.get("model"), str):
+            settings |= parse_architecture(settings.pop("model"))
+        task = str(settings.pop("task", DEFAULT_TASK))
+        known = {setting.path for setting in run_config_class(task).knobs()}
+        defaults: dict[str, Any] = {"training.threads": self.workplace.threads}
+        if "training.precision" in known:
+            defaults["training.precision"] = DEFAULT_PRECISION
+        if "fine_tuning.test" in known and data.test:
+            defaults |= {"fine_tuning.test": data.test[0], "fine_tuning.baseline": False}
+        settings = {**defaults, **settings, "training.seed": seed}
+        settings |= {"data.train": list(data.train), "data.valid": list(data.valid)}
+        if self.workplace.is_quick:
+            settings |= QUICK_STORY_SETTINGS if "training.restarts" in known else QUICK_SETTINGS
+        return build_run(task, settings)
+
+    def _resolve_bases(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace references to bases by the folders of their runs, which are trained first."""
+        return {
+            name: str(self._train_base(value[1:])) if isinstance(value, str) and value.startswith(REFERENCE) else value
+            for name, value in settings.items()
+        }
+
+    def _train_base(self, name: str) -> Path:
+        if name == MINILM:
+            return find_minilm(self.workplace.data_root)
+        if name not in self.config.bases:
+            raise ConfigError(f"unknown base @{name}{nearest(name, [*self.config.bases, MINILM])}")
+        folder = self.folder / f"base-{name}"
+        settings = self.config.bases[name]
+        seed = self.config.seeds[0]
+        self.workplace.report(f"{self.name}: base {name}")
+        self._train(self.build_config(settings, self._prepare_data(settings, seed), seed), folder)
+        return folder
+
+    def judge(self) -> ClaimResult:
+        """Decide every rule by what was measured."""
+        measurements = {
+            model: [Measurement.from_dict(self.measured[self._key(model, seed)]) for seed in self.seeds]
+            for model in self.config.models
+        }
+        seconds = sum(values["seconds"] for values in self.measured.values())
+        return ClaimResult(
+            name=self.name,
+            config=self.config,
+            seeds=self.seeds,
+            rules=tuple(judge_rule(rule, measurements) for rule in self.config.rules),
+            measurements=measurements,
+            machine=describe_machine(self.workplace.threads),
+            minutes=seconds / 60,
+        )
 
 
-def _judge_expectation(expectation: Expectation, scores: Mapping[str, Sequence[float]]) -> ExpectationResult:
-    value = expectation.evaluate({name: mean(model_scores) for name, model_scores in scores.items()})
-    per_seed = [dict(zip(scores, seed_scores, strict=True)) for seed_scores in zip(*scores.values(), strict=True)]
-    return ExpectationResult(
-        expectation.text,
-        value,
-        margin=abs(value - expectation.bound),
-        holds=expectation.holds(value),
-        seeds_holding=sum(expectation.holds(expectation.evaluate(seed_scores)) for seed_scores in per_seed),
-        num_seeds=len(per_seed),
-    )
+def judge_rule(rule: Rule, measurements: Mapping[str, Sequence[Measurement]]) -> RuleResult:
+    """Decide a rule by the interval of its quantity over seeds; with one seed, over the examples that have samples.
 
-
-def run_config(
-    config: ClaimConfig, model_settings: Mapping[str, Any], data: ClaimData, *, seed: int, overrides: Mapping[str, Any]
-) -> RunConfig:
-    """Build the config of one run: shared settings, then the model's own, then those of the command line."""
-    settings = {**config.settings, **model_settings}
-    if isinstance(settings.get("model"), str):
-        settings |= parse_architecture(settings.pop("model"))
-    task = str(settings.pop("task", "translate"))
-    settings |= {**overrides, "training.seed": seed, "data.train": list(data.train), "data.valid": list(data.valid)}
-    return build_run(task, settings)
-
-
-def _write_synthetic_data(settings: Mapping[str, Any], folder: Path) -> ClaimData:
-    """Generate training and test files; the same settings always give the same files."""
-    if unknown := set(settings) - SYNTHETIC_SETTINGS:
-        known = ", ".join(sorted(SYNTHETIC_SETTINGS))
-        raise ConfigError(f"make: unknown {', '.join(sorted(unknown))}: there are {known}")
-    lengths = tuple(settings["lengths"]) if "lengths" in settings else None
-    counts = {
-        "train": settings.get("count", DEFAULT_TRAIN_ROWS),
-        "test": settings.get("tested", DEFAULT_TEST_ROWS),
-    }
-    make_folder(folder)
-    for split, count in counts.items():
-        pairs = generate_pairs(settings["kind"], count, settings.get("seed", 1), split=split, lengths=lengths)
-        text = "".join(f"{source}\t{target}\n" for source, target in pairs)
-        write_file(folder / f"{split}.tsv", text.encode())
-    return ClaimData(train=[str(folder / "train.tsv")], test=[str(folder / "test.tsv")])
-
-
-def _evaluate(config: ClaimConfig, folder: Path, data: ClaimData) -> float:
-    """Compute the claim's metric for one finished run."""
-    if config.measure == "minutes_to_bleu":
-        return _minutes_to_bleu(config.bleu, folder)
-    model = load(folder)
-    if isinstance(model, StoryQAPipeline):
-        if config.measure != "error":
-            raise ConfigError(f"measure must be error for stories, not {config.measure}")
-        scores, *_ = model.evaluate(read_stories(data.test), strict=False)
-        return scores.error
-    if not isinstance(model, TranslationPipeline) or config.measure == "error":
-        raise ConfigError(f"{config.measure} is not measured of what this claim trains")
-    pairs = read_pairs(data.test, ReadConfig())
-    if config.measure == "heads_apart":
-        return _head_distance(model, pairs.source[:HEAD_DISTANCE_SENTENCES])
-    translations = [str(translation) for translation in model(list(pairs.source), split=False)]
-    return float(translation_scores(translations, pairs.target)[config.measure])
-
-
-def _minutes_to_bleu(bleu: float, folder: Path) -> float:
-    """Minutes of training until validation BLEU first reached this value; infinite if it never did.
-
-    The log holds no times, so that equal runs have equal logs: an update counts as its share of the training time.
+    >>> from recipes.claims.measure import Measurement
+    >>> runs = {"a": [Measurement({"value": value}) for value in (5.0, 6.0, 7.0)]}
+    >>> judge_rule(Rule.parse("a > 2"), runs).verdict
+    'holds'
     """
-    result = RunDirectory(folder).read_run()["result"]
-    for line in (folder / "log.jsonl").read_text("utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "evaluate" and event["bleu"] >= bleu:
-            return float(event["step"] / result["step"] * result["seconds"] / 60)
-    return float("inf")
+    num_seeds = len(next(iter(measurements.values())))
+    values = [
+        rule.compute({model: runs[index].numbers for model, runs in measurements.items()}) for index in range(num_seeds)
+    ]
+    unit = "seeds"
+    if num_seeds == 1 and all(name in measurements[model][0].samples for model, name in rule.references()):
+        samples = {model: runs[0].samples for model, runs in measurements.items()}
+        num_examples = len(next(samples[model][name] for model, name in rule.references()))
+        values = [
+            rule.compute({model: {name: row[index] for name, row in rows.items()} for model, rows in samples.items()})
+            for index in range(num_examples)
+        ]
+        unit = "examples"
+    interval = Interval.from_values(values)
+    return RuleResult(
+        rule.text,
+        interval,
+        verdict=rule.decide(interval),
+        count=len(values),
+        unit=unit,
+    )
 
 
-def _head_distance(model: TranslationPipeline, sentences: Sequence[str]) -> float:
-    """Mean total variation distance between the attention weights of two heads of a layer, over all pairs of heads."""
-    distances: list[float] = []
-    for translation in model(list(sentences), split=False):
-        for attention_map in translation.attention.values():
-            for head, other_head in combinations(attention_map.weights, 2):
-                distances.append(float(np.abs(head - other_head).sum(-1).mean()) / 2)
-    if not distances:
-        raise ConfigError("heads_apart needs models with several heads")
-    return mean(distances)
-
-
-def write_result(result: ClaimResult, out: Path) -> list[Path]:
-    """Write the result as JSON and as Markdown; return both paths."""
-    contents = {"claim.json": json_bytes(result.to_dict()), "claim.md": result.markdown().encode()}
-    for name, content in contents.items():
-        write_file(out / name, content)
-    return [out / name for name in contents]
+def describe_machine(threads: int) -> dict[str, Any]:
+    """Machine and versions that a result was measured with."""
+    return {
+        "processor": processor_name(),
+        "threads": threads,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "regard": __version__,
+    }

@@ -1,101 +1,132 @@
-"""The outcome of checking a claim: every score, every expectation, and a one-sentence verdict."""
+"""The outcome of checking a claim: what was measured, every rule with its interval, and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from recipes.claims.claim import ClaimConfig
+from recipes.claims.measure import Measurement, Points
+from recipes.claims.rules import Interval, combine_verdicts
+from regard.checkpoint.atomic import json_bytes, read_json, write_file
+from regard.formatting import finite_values
 
 
 @dataclass(frozen=True)
-class ExpectationResult:
-    """One expectation and its observed value."""
+class RuleResult:
+    """One rule, the 95 % interval of its quantity, and the verdict."""
 
-    expectation: str
-    value: float  # from the means over seeds
-    margin: float  # distance from the bound
-    holds: bool
-    seeds_holding: int  # seeds with which it holds by themselves
-    num_seeds: int
+    rule: str
+    interval: Interval
+    verdict: str
+    count: int  # of seeds or examples that the interval is over
+    unit: str  # seeds or examples
 
     def describe(self) -> str:
         """Describe the outcome in one line.
 
-        >>> outcome = ExpectationResult("plain < 20", 3.0, margin=17.0, holds=True, seeds_holding=1, num_seeds=2)
-        >>> outcome.describe()
-        'plain < 20: found 3, holds by 17 (1 of 2 seeds alone)'
+        >>> RuleResult("plain < 20", Interval(3.0, 1.5, 4.5), verdict="holds", count=3, unit="seeds").describe()
+        'plain < 20: 3 (95 %: 1.5 to 4.5, over 3 seeds): holds'
         """
-        seeds = ""
-        if 0 < self.seeds_holding < self.num_seeds:
-            seeds = f" ({self.seeds_holding} of {self.num_seeds} seeds alone)"
-        verb = "holds" if self.holds else "fails"
-        return f"{self.expectation}: found {self.value:.3g}, {verb} by {self.margin:.3g}{seeds}"
+        interval = self.interval
+        spread = f" (95 %: {interval.low:.3g} to {interval.high:.3g}, over {self.count} {self.unit})"
+        if self.count == 1:
+            spread = ""
+        return f"{self.rule}: {interval.estimate:.3g}{spread}: {self.verdict}"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
         return {
-            "expected": self.expectation,
-            "value": self.value,
-            "margin": self.margin,
-            "holds": self.holds,
-            "alone": self.seeds_holding,
-            "seeds": self.num_seeds,
+            "rule": self.rule,
+            "estimate": self.interval.estimate,
+            "interval": [self.interval.low, self.interval.high],
+            "verdict": self.verdict,
+            "over": self.unit,
+            "count": self.count,
         }
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """Whether a claim holds here, and by how much."""
+    """The verdict on a claim, and what led to it."""
 
-    claim: str
-    said_by: str
-    about: str
-    unit: str
-    scores: Mapping[str, Sequence[float]]  # model → one score per seed
+    name: str
+    config: ClaimConfig
     seeds: Sequence[int]
-    outcomes: Sequence[ExpectationResult]
+    rules: Sequence[RuleResult]
+    measurements: Mapping[str, Sequence[Measurement]]  # model → one per seed
+    machine: Mapping[str, Any]
+    minutes: float
 
     @property
-    def holds(self) -> bool:
-        """Whether every expectation holds."""
-        return all(outcome.holds for outcome in self.outcomes)
-
     def verdict(self) -> str:
-        """Summarise the outcome in one sentence.
+        """Verdict on the claim: all of its rules must hold."""
+        return combine_verdicts([rule.verdict for rule in self.rules])
 
-        >>> outcome = ExpectationResult("a < 2", 1.0, margin=1.0, holds=True, seeds_holding=1, num_seeds=1)
-        >>> ClaimResult("c", "", about="", unit="%", scores={"a": [1.0]}, seeds=[1], outcomes=[outcome]).verdict()
-        'holds here: a < 2: found 1, holds by 1'
-        """
-        outcomes = "; ".join(outcome.describe() for outcome in self.outcomes)
-        return f"{'holds' if self.holds else 'does not hold'} here: {outcomes}"
+    def curves(self) -> dict[str, Points]:
+        """Mean curve of each model that has one."""
+        return {
+            model: tuple(
+                (points[0][0], fmean(y for _, y in points)) for points in zip(*(run.curve for run in runs), strict=True)
+            )
+            for model, runs in self.measurements.items()
+            if runs[0].curve
+        }
 
     def table(self) -> list[list[str]]:
-        """Tabulate the scores: a header, then one row per model."""
-        header = ["model", *(f"seed {seed}" for seed in self.seeds), f"mean ({self.unit})"]
-        rows = [
-            [name, *(f"{score:.4g}" for score in scores), f"{mean(scores):.4g}"] for name, scores in self.scores.items()
-        ]
+        """Tabulate the numbers: a header, then one row per model and number."""
+        header = ["number", *(f"seed {seed}" for seed in self.seeds), "mean"]
+        rows = []
+        for model, runs in self.measurements.items():
+            for name in runs[0].numbers:
+                values = [run.numbers[name] for run in runs]
+                rows.append([f"{model}.{name}", *(f"{value:.4g}" for value in values), f"{fmean(values):.4g}"])
         return [header, *rows]
-
-    def markdown(self) -> str:
-        """Format the whole result as Markdown."""
-        header, *rows = self.table()
-        alignment = ["---"] + ["---:"] * (len(header) - 1)
-        table = [f"| {' | '.join(row)} |" for row in (header, alignment, *rows)]
-        source = [f"Said by: {self.said_by}", ""] if self.said_by else []
-        return "\n".join([f"# {self.claim}", "", f"**{self.verdict()}**", "", *source, self.about, "", *table, ""])
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
-        return {
-            "claim": self.claim,
-            "said_by": self.said_by,
-            "holds": self.holds,
-            "verdict": self.verdict(),
-            "unit": self.unit,
-            "seeds": list(self.seeds),
-            "measured": {name: list(scores) for name, scores in self.scores.items()},
-            "found": [outcome.to_dict() for outcome in self.outcomes],
-        }
+        values: dict[str, Any] = finite_values(
+            {
+                "name": self.name,
+                "claim": self.config.claim,
+                "source": self.config.source,
+                "recipe": self.config.digest(),
+                "verdict": self.verdict,
+                "rules": [rule.to_dict() for rule in self.rules],
+                "measure": self.config.measure,
+                "unit": self.config.unit,
+                "seeds": list(self.seeds),
+                "measured": {
+                    model: {name: [run.numbers[name] for run in runs] for name in runs[0].numbers}
+                    for model, runs in self.measurements.items()
+                },
+                "curves": {model: [list(point) for point in points] for model, points in self.curves().items()},
+                "machine": dict(self.machine),
+                "minutes": round(self.minutes, 2),
+            }
+        )
+        return values
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the result as JSON, and its figure as SVG; return both paths."""
+        from recipes.claims.figure import draw_result
+
+        values = self.to_dict()
+        contents = {f"{self.name}.json": json_bytes(values), f"{self.name}.svg": draw_result(values).encode()}
+        for name, content in contents.items():
+            write_file(folder / name, content)
+        return [folder / name for name in contents]
+
+
+def read_result(folder: Path, name: str) -> dict[str, Any] | None:
+    """Written result of a claim; None where there is none."""
+    path = folder / f"{name}.json"
+    return read_json(path) if path.is_file() else None
+
+
+def is_current(result: Mapping[str, Any] | None, config: ClaimConfig) -> bool:
+    """Whether a written result is one of this recipe as it stands."""
+    return result is not None and result.get("recipe") == config.digest()

@@ -53,7 +53,7 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def generated() -> reference.Pages:
-    return reference.pages()
+    return {**reference.pages(), **reference.claim_files()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

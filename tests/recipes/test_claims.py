@@ -1,159 +1,268 @@
-"""Claims: expectations are parsed, evaluated on training runs and judged; every recipe is well formed."""
+"""Claims: every recipe is well formed, and checking one trains, measures, judges, resumes and writes."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
 
-from recipes.claims.__main__ import PROGRAM, claim
-from recipes.claims.check import ClaimData, check_claim, judge, run_config, write_result
-from recipes.claims.claim import ClaimConfig, Expectation
+from recipes.claims import page
+from recipes.claims.__main__ import PROGRAM, claims
+from recipes.claims.check import MEASURED, ClaimCheck, Workplace
+from recipes.claims.claim import MAX_MINUTES, ClaimConfig, claim_files, find_claim, read_claim
+from recipes.claims.data import check_data
+from recipes.claims.result import is_current, read_result
+from recipes.datasets import DATASETS
 from regard import cli
-from regard.config.runs import RunConfig
 from regard.errors import ConfigError, UsageError
 from tests.scale import HANG_GUARD
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(ROOT.glob("recipes/claims/*.json"))
+RECIPES = claim_files()
 SMALL_CLAIM: dict[str, Any] = {
     "claim": "Models that learn longer are better at copying.",
-    "measure": "exact_match",
-    "make": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
+    "source": "Everybody",
+    "method": "Strings of letters are copied.",
+    "data": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
+    "measure": {"name": "test_metric", "metric": "exact_match"},
     "settings": {
         "preset": "custom",
         "model.hidden_size": 16,
+        "model.encoder.num_layers": 1,
+        "model.decoder.num_layers": 1,
+        "tokenizer.kind": "words",
         "decoding.beam": 1,
+        "training.tune_length_penalty": False,
         "training.threads": 1,
-        "training.precision": "float32",
+        "training.steps": 1,
     },
-    "seeds": [1],
-    "models": {"short": {"training.steps": 1}, "longer": {"training.steps": 3}},
-    "expect": ["longer - short >= -100"],
+    "seeds": [1, 2, 3],
+    "models": {"short": {}, "longer": {"training.steps": 2}},
+    "rule": ["longer - short > -101"],
+    "minutes": 1,
 }
 
 
 def run(*arguments: str) -> int:
     """Run the command line and return its exit code."""
-    return cli.run(arguments, claim, PROGRAM)
+    return cli.run(arguments, claims, PROGRAM)
 
 
-def test_expectations_compare_a_score_a_difference_or_a_ratio_with_a_threshold() -> None:
-    scores = {"a": 30.0, "b": 20.0}
-    at_least_thirty = Expectation.parse("a >= 30")
-    assert at_least_thirty.holds(at_least_thirty.evaluate(scores))
-    assert not Expectation.parse("a > 30").holds(30.0)
-    assert Expectation.parse("a - b < 11").evaluate(scores) == 10
-    assert Expectation.parse(" b / a <= 0.5 ").evaluate(scores) == pytest.approx(2 / 3)
-    with pytest.raises(ConfigError, match="must be like 'plain < 20'"):
-        Expectation.parse("a better than b")
+def write_recipe(folder: Path, **changes: Any) -> Path:
+    path = folder / "longer-is-better.json"
+    path.write_text(json.dumps({**SMALL_CLAIM, **changes}))
+    return path
 
 
-def test_a_verdict_reports_the_margin_and_how_many_seeds_agree() -> None:
-    config = ClaimConfig.from_dict({**SMALL_CLAIM, "expect": ["longer - short > 5"]})
-    result = judge(config, {"short": [10.0, 20.0], "longer": [30.0, 22.0]}, [1, 2])
-    assert result.holds
-    assert result.verdict() == "holds here: longer - short > 5: found 11, holds by 6 (1 of 2 seeds alone)"
-    assert "| longer | 30 | 22 | 26 |" in result.markdown()
-    failed = judge(config, {"short": [10.0], "longer": [12.0]}, [1])
-    assert failed.verdict() == "does not hold here: longer - short > 5: found 2, fails by 3"
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder in which the small claim has been checked: runs/, results/ and its recipe."""
+    folder = tmp_path_factory.mktemp("claims")
+    recipe = write_recipe(folder)
+    options = ("--out", str(folder / "runs"), "--results", str(folder / "results"), "--threads", "1")
+    assert run(str(recipe), *options) == 0
+    return folder
 
 
-def test_a_second_check_reuses_the_trained_models(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    claim_file = tmp_path / "claim.json"
-    claim_file.write_text(json.dumps(SMALL_CLAIM))
-    output_dir = tmp_path / "out"
-    assert run(str(claim_file), "--out", str(output_dir), "--json") == 0
-    events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    first_result = events[-1]
-    assert first_result["holds"] is True
-    assert set(first_result["measured"]) == {"short", "longer"}
-    outcome_fields = [set(outcome) for outcome in first_result["found"]]
-    assert outcome_fields == [{"expected", "value", "margin", "holds", "alone", "seeds"}]
-    weights_file = output_dir / "longer-1/model.safetensors"
-    saved_at = weights_file.stat().st_mtime_ns
-    second_result = check_claim(ClaimConfig.from_dict(SMALL_CLAIM), output_dir)
-    assert weights_file.stat().st_mtime_ns == saved_at
-    assert second_result.to_dict()["measured"] == first_result["measured"]
-    assert [path.name for path in write_result(second_result, output_dir)] == ["claim.json", "claim.md"]
+# ---- recipes
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds_the_configs_of_all_its_runs(name: str, tmp_path: Path) -> None:
+    config = read_claim(RECIPES[name])
+    ClaimCheck(name, config, Workplace(tmp_path)).check()
+    assert not list(tmp_path.iterdir()), "checking a recipe trains nothing"
+    for entry in (config.to_dict(), *config.models.values(), *config.bases.values()):
+        data = entry.get("data", {})
+        check_data(data)
+        assert "name" not in data or data["name"] in DATASETS
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_is_measured_and_stays_within_its_minutes(name: str) -> None:
+    config = read_claim(RECIPES[name])
+    assert config.source
+    assert len(config.method) > 60
+    assert config.budget() < config.minutes <= MAX_MINUTES
+
+
+def test_there_are_about_twenty_five_claims() -> None:
+    assert len(RECIPES) >= 25
+    topics = {read_claim(path).topic for path in RECIPES.values()}
+    assert len(topics) == 7
+
+
+def test_a_digest_is_of_what_decides() -> None:
+    config = ClaimConfig.from_dict(SMALL_CLAIM)
+    reworded = config.override({"claim": "Longer is better.", "method": "Copying.", "minutes": 2.0})
+    assert reworded.digest() == config.digest()
+    for changes in ({"rule": ["longer > 3"]}, {"seeds": [1, 2, 4]}, {"settings": {}}, {"data": {"kind": "sort"}}):
+        assert config.override(changes).digest() != config.digest()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in page.RESULTS.glob("*.json")))
+def test_results_belong_to_the_recipes_as_they_stand(name: str) -> None:
+    """A rule that is changed after its runs invalidates the result."""
+    result = read_result(page.RESULTS, name)
+    config = read_claim(RECIPES[name])
+    assert result is not None
+    assert is_current(result, config)
+    assert [rule["rule"] for rule in result["rules"]] == list(config.rule)
+    assert result["seeds"] == list(config.seeds)
+    ElementTree.parse(page.RESULTS / f"{name}.svg")
+
+
+def test_the_page_agrees_with_recipes_and_results() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.build_page(), "run python -m recipes.claims.page"
+    results = {path.stem for path in page.RESULTS.glob("*.json")}
+    assert results <= set(RECIPES), "results without a recipe"
+
+
+# ---- checking
+
+
+def test_a_check_trains_measures_judges_and_writes(checked: Path) -> None:
+    result = json.loads((checked / "results/longer-is-better.json").read_text())
+    assert result["verdict"] == "holds"
+    assert set(result["measured"]) == {"short", "longer"}
+    assert len(result["measured"]["longer"]["value"]) == 3
+    (rule,) = result["rules"]
+    low, high = rule["interval"]
+    assert low <= rule["estimate"] <= high
+    assert (rule["over"], rule["count"]) == ("seeds", 3)
+    assert result["machine"]["threads"] == 1
+    assert {"processor", "torch"} <= set(result["machine"])
+    assert result["recipe"] == ClaimConfig.from_dict(SMALL_CLAIM).digest()
+    figure = ElementTree.parse(checked / "results/longer-is-better.svg")
+    assert "longer" in " ".join(figure.getroot().itertext())
+
+
+def test_a_finished_claim_is_skipped(checked: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(checked / "longer-is-better.json", checked / "copy.json")
+    options = ("--out", str(checked / "elsewhere"), "--results", str(checked / "results"))
+    assert run(str(checked / "longer-is-better.json"), *options) == 0
+    assert "1 of 1 claims have a result" in capfd.readouterr().err
+    assert not (checked / "elsewhere").exists()
+
+
+def test_an_interrupted_check_repeats_nothing_that_is_measured(checked: Path) -> None:
+    runs = checked / "runs"
+    check = ClaimCheck("longer-is-better", ClaimConfig.from_dict(SMALL_CLAIM), Workplace(runs))
+    measured = json.loads((check.folder / MEASURED).read_text())
+    weights = {path: path.stat().st_mtime_ns for path in check.folder.glob("*/model.safetensors")}
+    assert len(weights) == 6
+    del measured["longer-3"]
+    (check.folder / MEASURED).write_text(json.dumps(measured))
+    reports: list[str] = []
+    again = ClaimCheck(check.name, check.config, Workplace(runs, report=reports.append)).run()
+    assert [report.split(":")[1].strip() for report in reports] == ["longer, seed 3"] * 2
+    assert {path: path.stat().st_mtime_ns for path in weights} == weights, "finished runs are not trained again"
+    written = json.loads((checked / "results/longer-is-better.json").read_text())
+    assert again.to_dict()["measured"] == written["measured"]
+
+
+def test_synthetic_data_differ_by_seed(checked: Path) -> None:
+    texts = {path.read_text() for path in (checked / "runs/data").glob("*/test.tsv")}
+    assert len(texts) == 3
+
+
+def test_models_start_from_a_base_that_is_trained_once(tmp_path: Path) -> None:
+    changes = {
+        "bases": {"first": {**SMALL_CLAIM["settings"], "training.steps": 2}},
+        "models": {"tuned": {"pretrained": "@first", "preset": "auto"}},
+        "settings": {"decoding.beam": 1, "training.tune_length_penalty": False, "training.steps": 1},
+        "rule": ["tuned > -1"],
+    }
+    config = ClaimConfig.from_dict({**SMALL_CLAIM, **changes})
+    check = ClaimCheck("base", config, Workplace(tmp_path, is_quick=True))
+    result = check.run()
+    assert result.verdict == "holds"
+    run_state = json.loads((check.folder / "tuned-1/run.json").read_text())
+    assert run_state["config"]["pretrained"] == str(check.folder / "base-first")
+
+
+# ---- command line
 
 
 def test_the_command_runs_as_a_module_of_the_repository(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "recipes.claims", "nowhere.json", "--out", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "recipes.claims", "nowhere", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=HANG_GUARD)
     assert process.returncode == 2
-    assert "nowhere.json" in process.stderr
+    assert "no claim 'nowhere'" in process.stderr
+
+
+def test_the_list_has_every_claim_and_the_minutes_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--list", "--results", str(tmp_path)) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in RECIPES)
+    assert f"{len(RECIPES)} claims to check: at most" in output
+
+
+def test_claims_whose_data_are_missing_are_skipped_with_a_message(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--quick", "--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
+    assert run("some-words-matter-more", *options, "--data", str(tmp_path)) == 0
+    assert "skipped: some-words-matter-more: the data set trec is not on this machine" in capfd.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_the_help_shows_an_example_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     help_text = capsys.readouterr().out
-    assert f"Usage: {PROGRAM} [OPTIONS] FILE" in help_text
-    assert f"{PROGRAM} recipes/claims/" in help_text
-    for option in claim.params:
+    assert f"{PROGRAM} positions-are-needed" in help_text
+    for option in claims.params:
         if isinstance(option, click.Option):
             assert option.help, f"{option.opts} has no help"
             assert option.opts[0] in help_text, f"{option.opts} is not listed"
 
 
-def test_minutes_to_a_bleu_and_the_distance_between_heads_are_measured(tmp_path: Path) -> None:
-    timed_claim = {
-        **SMALL_CLAIM,
-        "measure": "minutes_to_bleu",
-        "bleu": 0,
-        "expect": ["a < 5"],
-        "settings": {**SMALL_CLAIM["settings"], "training.evaluate_every": 1},
-        "models": {"a": {"training.steps": 2}},
-    }
-    output_dir = tmp_path / "out"
-    reached = check_claim(ClaimConfig.from_dict(timed_claim), output_dir)
-    assert 0 < reached.scores["a"][0] < float("inf")
-    unreached = check_claim(ClaimConfig.from_dict({**timed_claim, "bleu": 100.5}), output_dir)
-    assert unreached.scores["a"][0] == float("inf")
-    distance = check_claim(ClaimConfig.from_dict({**timed_claim, "measure": "heads_apart"}), output_dir)
-    assert 0 < distance.scores["a"][0] < 1
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_is_well_formed(path: Path, tmp_path: Path) -> None:
-    config = ClaimConfig.from_dict(json.loads(path.read_text("utf-8")), where=str(path))
-    data = ClaimData(["train"], ["test"])
-    for settings in config.models.values():
-        assert isinstance(run_config(config, settings, data, seed=1, overrides={}), RunConfig)
-    if not config.make:
-        assert "--train" in config.about
-        with pytest.raises(UsageError, match="needs data"):
-            check_claim(config, tmp_path)
-
-
 def test_every_setting_of_a_claim_has_help() -> None:
-    assert ClaimConfig.__doc__
     for setting in ClaimConfig.knobs():
         assert setting.help, f"{setting.path} has no help"
 
 
-def test_mistakes_in_a_claim_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    claim_file = tmp_path / "claim.json"
-    output_dir = tmp_path / "out"
-    for changes, message in (
-        ({"expect": ["longr < 3"]}, "did you mean longer"),
-        ({"models": {}}, "needs claim, models"),
-        ({"measure": "bleu"}, "must be one of"),
-        ({"make": {"kind": "copy", "rows": 3}}, "make: unknown rows"),
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rule": ["longr < 3"]}, "did you mean longer"),
+        ({"rule": ["longer <= 3"]}, "must be like"),
+        ({"models": {}}, "a claim needs models"),
+        ({"measure": {"name": "test_metrc"}}, "did you mean test_metric"),
+        ({"measure": {"name": "test_metric"}}, "the parameter metric is missing"),
+        ({"measure": {"name": "test_metric", "metrc": "bleu"}}, "did you mean metric"),
+        ({"data": {"kind": "copy", "rows": 3}}, "data: unknown 'rows'"),
+        ({"data": {"title": "copy"}}, "name a data set"),
         ({"models": {"longer": {"model": "gru:nothing"}, "short": {}}}, "unknown architecture"),
-        ({"measure": "error"}, "not measured of what this claim trains"),
-    ):
-        claim_file.write_text(json.dumps({**SMALL_CLAIM, **changes}))
-        assert run(str(claim_file), "--out", str(output_dir)) == 2, message
-        assert message in capfd.readouterr().err
-    assert run(str(claim_file), "--train", "x.tsv", "--out", str(output_dir)) == 2
-    assert "go together" in capfd.readouterr().err
-    assert run(str(claim_file), "--ouput", "x") == 2
-    assert f"no such option: --ouput (did you mean --out?)\n  {PROGRAM} --help shows" in capfd.readouterr().err
+        ({"models": {"longer": {"training.step": 3}, "short": {}}}, "did you mean training.steps"),
+        ({"seeds": [1, 2]}, "at least 3"),
+        ({"minutes": 9}, "at most 8"),
+        ({"topic": "Cooking"}, "topic must be one of"),
+    ],
+)
+def test_mistakes_in_a_claim_are_named_before_anything_is_trained(
+    changes: dict[str, Any], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path, **changes)
+    assert run(str(recipe), "--quick", "--out", str(tmp_path / "runs")) == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").glob("*/*-1"))
+
+
+def test_a_claim_is_found_by_name_or_file(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    assert find_claim(str(recipe)) == recipe
+    assert find_claim("positions-are-needed") == RECIPES["positions-are-needed"]
+    with pytest.raises(UsageError, match="did you mean positions-are-needed"):
+        find_claim("position-are-needed")
+    with pytest.raises(ConfigError):
+        ClaimConfig.from_dict({**SMALL_CLAIM, "models": []})

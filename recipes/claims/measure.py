@@ -1,0 +1,122 @@
+"""The table of measures: what a claim can measure of a model, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recipes.claims.rules import VALUE
+from regard.errors import ConfigError, nearest
+from regard.registry import resolve
+
+if TYPE_CHECKING:
+    from recipes.claims.data import ClaimData
+    from regard.config.runs import RunConfig
+
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a trained model with its data, or settings where nothing is trained."""
+
+    settings: Mapping[str, Any]  # of this model, those that all share included
+    seed: int
+    threads: int
+    folder: Path  # of the run, or of the measure's own files
+    data: ClaimData | None = None
+    run: RunConfig | None = None  # None where nothing is trained
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Numbers of one model and seed."""
+
+    numbers: dict[str, float]
+    curve: Points = ()  # for the figure
+    samples: dict[str, list[float]] = field(default_factory=dict)  # number → its value for every example
+
+    @classmethod
+    def from_value(cls, value: float, **numbers: float) -> Measurement:
+        """A measurement of one main number, and others beside it.
+
+        >>> Measurement.from_value(3.5, parameters=7).numbers
+        {'value': 3.5, 'parameters': 7}
+        """
+        return cls({VALUE: float(value), **numbers})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        return {"numbers": self.numbers, "curve": [list(point) for point in self.curve], "samples": self.samples}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Measurement:
+        """Build from the values of `to_dict`."""
+        curve = tuple((float(x), float(y)) for x, y in values["curve"])
+        return cls(dict(values["numbers"]), curve, samples=dict(values["samples"]))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure; its function takes a `Subject` and parameters by name."""
+
+    function: str  # module:function below recipes.claims.measures
+    unit: str  # of its numbers
+    trains: bool = True  # whether models are trained before
+    is_exact: bool = False  # whether a number has no spread: its interval is the number itself
+    has_samples: bool = False  # whether the interval is over examples where there is one seed
+    x_label: str = ""  # of its curve
+    quick: Mapping[str, Any] = field(default_factory=dict)  # parameters of a short trial
+
+    def min_seeds(self, usual: int) -> int:
+        """Fewest seeds that give an interval."""
+        return 1 if self.is_exact or self.has_samples else usual
+
+    def check(self, parameters: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for a parameter that the measure does not have, or one that it lacks."""
+        _, *known = inspect.signature(self.resolve()).parameters.values()
+        names = [parameter.name for parameter in known]
+        for name in parameters:
+            if name not in names:
+                allowed = ", ".join(names) or "none"
+                raise ConfigError(f"measure: unknown parameter {name!r}{nearest(name, names)}: there are {allowed}")
+        for parameter in known:
+            if parameter.default is parameter.empty and parameter.name not in parameters:
+                raise ConfigError(f"measure: the parameter {parameter.name} is missing")
+
+    def resolve(self) -> Any:
+        """The function; torch is imported here."""
+        return resolve(f"recipes.claims.measures.{self.function}")
+
+
+MEASURES: dict[str, Measure] = {
+    "test_metric": Measure("quality:test_metric", "metric on test data"),
+    "validation_metric": Measure("quality:validation_metric", "metric on validation data", x_label="updates"),
+    "metric_by_length": Measure("quality:metric_by_length", "metric on test data", x_label="words of the source"),
+    "probability_by_position": Measure(
+        "quality:probability_by_position", "probability of the right token", x_label="source position"
+    ),
+    "minutes_to": Measure("quality:minutes_to", "minutes of training to the metric"),
+    "parameters": Measure("cost:parameters", "parameters", is_exact=True),
+    "update_seconds": Measure(
+        "cost:update_seconds",
+        "seconds per update",
+        trains=False,
+        x_label="tokens of source and target",
+        quick={"repeats": 1, "batch_tokens": 64},
+    ),
+    "prediction_rate": Measure(
+        "cost:prediction_rate", "predictions learned from per second", trains=False, quick={"repeats": 1, "length": 8}
+    ),
+    "head_statistics": Measure("heads:head_statistics", "mean over heads", quick={"examples": 4}),
+    "head_distance": Measure("heads:head_distance", "mean distance between heads of a layer, 0–1"),
+    "encoder_heads": Measure(
+        "heads:head_statistics", "mean over heads", trains=False, has_samples=True, quick={"examples": 4}
+    ),
+    "shift_error": Measure(
+        "positions:shift_error", "largest error of a linear map", trains=False, is_exact=True, x_label="shift"
+    ),
+}

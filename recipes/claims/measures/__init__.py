@@ -1,0 +1,1 @@
+"""What claims measure, by kind; the table is in `recipes.claims.measure`."""
