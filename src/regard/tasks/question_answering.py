@@ -169,9 +169,7 @@ def encode_questions(
     passage_cache: dict[str, tuple[list[int], Sequence[Span]]] = {}
     template = special_tokens.pair_template
     num_before = len(template.before) + len(template.between)
-    is_at_end = not template.before and bool(
-        template.after
-    )  # no special token before the question stands for no answer
+    is_at_end = not template.before and bool(template.after)  # which special token stands for no answer
     for index, (question, passage) in enumerate(questions):
         if passage not in passage_cache:
             encoding = special_tokens.tokenizer.encode(passage)

@@ -42,11 +42,7 @@ HEAD_EVALUATIONS_PER_EPOCH = 0.5
 FRESH_SIZES = ((20_000, "tiny"), (1_000_000, "small"))  # tokens below which a preset is chosen
 FRESH_EPOCHS = 20.0
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
-POOLED_HEAD_PREFIXES = (
-    "classifier",
-    "pooler",
-    "pooling",
-)  # of the weights that are trained where the encoder is frozen
+POOLED_HEAD_PREFIXES = ("classifier", "pooler", "pooling")  # of the weights to train where the encoder is frozen
 
 
 class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):

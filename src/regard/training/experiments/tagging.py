@@ -233,7 +233,7 @@ class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
         """Encode sentences and their tags."""
         tag_ids = examples.tag_ids(self.labels)
         texts, spans = texts_and_word_spans(examples)
-        rows = encode_words(self.special_tokens, texts, spans, self.max_length)
+        rows = encode_words(self.special_tokens, texts, spans, self.max_length, self._word_token)
         self.report_truncation(rows.truncation, split)
         return TaggedSplit(examples, rows, tag_ids=tag_ids)
 
