@@ -111,6 +111,9 @@ MEASURES: dict[str, Measure] = {
     "prediction_rate": Measure(
         "cost:prediction_rate", "predictions learned from per second", trains=False, quick={"repeats": 1, "length": 8}
     ),
+    "influence": Measure(
+        "reach:influence", "influence on the prediction", x_label="tokens between", quick={"predictions": 20}
+    ),
     "head_statistics": Measure("heads:head_statistics", "mean over heads", quick={"examples": 4}),
     "head_distance": Measure("heads:head_distance", "mean distance between heads of a layer, 0–1"),
     "encoder_heads": Measure(

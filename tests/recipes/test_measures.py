@@ -12,7 +12,7 @@ import pytest
 from recipes.claims.check import ClaimCheck, Workplace
 from recipes.claims.claim import ClaimConfig
 from recipes.claims.measure import MEASURES, Measurement, Subject
-from recipes.claims.measures import cost, heads, positions, quality
+from recipes.claims.measures import cost, heads, positions, quality, reach
 from recipes.datasets import DataFiles
 from regard.config.runs import RunConfig, build_run
 from regard.errors import ConfigError
@@ -164,3 +164,16 @@ def test_a_metric_of_the_runs_own_test_is_taken_from_its_result(tmp_path: Path) 
     data = DataFiles((str(table),), (str(table),))
     subject = Subject({}, 1, threads=1, folder=tmp_path / "run", data=data, run=run)
     assert quality.test_metric(subject, metric="accuracy").numbers["value"] == metrics["test_accuracy"]
+
+
+def test_influence_is_measured_by_distance(tmp_path: Path) -> None:
+    changes = {"data": {"kind": "recall", "count": 300, "tested": 30, "distances": [0, 11]}, "rule": ["longer > 0"]}
+    check = ClaimCheck("recall", ClaimConfig.from_dict({**SMALL_CLAIM, **changes}), Workplace(tmp_path))
+    data = check._prepare_data(check.models["short"], 1)
+    train_run(check.build_config(check.models["short"], data, 1), tmp_path / "run")
+    subject = Subject({}, 1, threads=1, folder=tmp_path / "run", data=data)
+    recalled = reach.influence(subject, of="recalled", bins=4)
+    assert recalled.numbers["retained"] == recalled.numbers["far"] / recalled.numbers["near"]
+    assert all(0 < share < 1 for _, share in recalled.curve)
+    distances = [distance for distance, _ in reach.influence(subject, of="all", bins=4).curve]
+    assert distances == sorted(distances)
