@@ -212,6 +212,7 @@ TASKS: Registry[Task] = Registry(
             commands=(
                 "books/*.txt --preset mini --minutes 60 --out runs/bert",
                 "notes/*.txt --from runs/bert --out runs/adapted",
+                "books/*.txt --next-sentence --preset mini --minutes 60 --out runs/bert-pairs",
             ),
             experiments={"bert": f"{_EXPERIMENTS}.masked_lm:MaskedLMExperiment"},
             procedure=_BATCHES,

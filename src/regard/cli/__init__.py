@@ -32,7 +32,7 @@ VERBS = {
     "embed": ("embed", "text embeddings: a NumPy file, or one line of values per text"),
     "similar": ("similar", "semantic similarity of texts; nearest lines of a file"),
     "evaluate": ("evaluate", "evaluate a model on a test set: BLEU, chrF, TER; accuracy, F1; error rate by task"),
-    "score": ("score", "log-probability of given translations"),
+    "score": ("score", "probability of given translations, or that a text follows another"),
     "figure": ("figure", "one figure of a model's attention, for a paper: SVG, PDF, PNG, TikZ"),
     "see": ("see", "attention of a model: a page in the browser, or a file"),
     "heads": ("heads", "statistics and importance of every attention head on your data"),

@@ -283,6 +283,12 @@ class Bert(Packable):
         hidden, batch = self._encode_packed(tokens, token_types)
         return self.output_logits(hidden, batch).float().cpu().numpy()
 
+    @torch.inference_mode()
+    def next_sentence_probabilities(self, tokens: Tokens) -> NDArray[np.float32]:
+        """Probability of each pair that the second text follows the first, [B]."""
+        hidden, batch = self._encode_packed(tokens, None)
+        return self.next_sentence_logits(hidden, batch).float().softmax(-1)[:, 0].cpu().numpy()
+
     def _encode_packed(self, tokens: Tokens, token_types: Ids | None) -> tuple[Tensor, PackedBatch]:
         """Hidden states for inference, [N, D], and their layout."""
         ids, batch = self.to_tensors(tokens)

@@ -11,7 +11,7 @@ import torch
 
 from regard.checkpoint.encoder_dir import load_encoder
 from regard.checkpoint.feature_dir import DEFAULT_LAYERS, FEATURES
-from regard.checkpoint.model_dir import folder_task
+from regard.checkpoint.model_dir import folder_task, is_encoder_folder
 from regard.checkpoint.native import VOCABULARY, LoadedTextModel, load_memory_network, load_text_model
 from regard.components import FAMILIES
 from regard.config.rnn_models import ElmoConfig, RnnClassifierConfig, RnnTaggerConfig
@@ -28,6 +28,7 @@ from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.load import load
+from regard.pipeline.next_sentence import NextSentencePipeline
 from regard.pipeline.pickling import reloadable
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
@@ -54,6 +55,10 @@ Pipeline = (
     | GenerationPipeline
     | EmbeddingPipeline
     | FillMaskPipeline
+)
+_NEXT_SENTENCE_ADVICE = (
+    "whether a text follows another is predicted by an encoder with a next-sentence head "
+    "(`regard train masked-lm FILES --next-sentence` trains one)"
 )
 # groups in which `train` searches a setting that is written without its group, in this order
 SETTING_GROUPS = (
@@ -178,6 +183,21 @@ def load_filler(
     counts = read_token_counts(loaded.path, loaded.tokenizer.vocab_size)
     model = prepare_for_inference(loaded.model(), device, dtype).pack()
     return FillMaskPipeline(model, loaded.tokenizer, loaded.metadata, loaded.max_length, counts)
+
+
+@reloadable
+def load_next_sentence(
+    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
+) -> NextSentencePipeline:
+    """Load an encoder that predicts whether a text follows another, from a folder or the hub."""
+    dtype = configure_torch(precision, threads)
+    if not is_encoder_folder(folder):
+        raise CheckpointError(f"{folder}: {_NEXT_SENTENCE_ADVICE}, and this is a model for {folder_task(folder)!r}")
+    loaded = load_encoder(folder)
+    if loaded.config.head not in ("next", "pretraining"):
+        raise CheckpointError(f"{folder}: a {loaded.config.head} head: {_NEXT_SENTENCE_ADVICE}")
+    model = prepare_for_inference(loaded.model(), device, dtype).pack()
+    return NextSentencePipeline(model, SpecialTokens(loaded.tokenizer), loaded.max_length)
 
 
 @reloadable
