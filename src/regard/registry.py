@@ -35,6 +35,7 @@ class Task:
     answer: Any = None  # `regard answer`, where the models answer questions
     request: Any = None  # (pipeline, PipelineRequest) → result with `record()`: `regard see` and the page
     head_study: Any = None  # (pipeline, files, ReadConfig) → StudySubject: `regard heads`
+    sentence_attention: Any = None  # (pipeline) → SentenceAttention: `regard heads --links`
     next_command: Any = None  # (folder, RunConfig) → command to run after training; without one, the example
     metrics: Mapping[str, TaskMetrics] = field(default_factory=dict)  # kind of predictions → its metrics
     format_metrics: Any = None  # (metrics) → further lines of `regard info`
@@ -69,6 +70,7 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.evaluate:evaluate_translation",
             request="regard.interpret.record_request:translate_text",
             head_study="regard.interpret.subjects:TranslationSubject.read",
+            sentence_attention="regard.interpret.sentence_attention:translator_attention",
             metrics={
                 "translations": TaskMetrics(
                     ("loss", "perplexity", "bleu", "exact_match"),
@@ -226,6 +228,7 @@ TASKS: Registry[Task] = Registry(
             evaluate="regard.cli.generate:evaluate_causal_lm",
             request="regard.interpret.record_request:generate_text",
             head_study="regard.interpret.subjects:CausalSubject.read",
+            sentence_attention="regard.interpret.sentence_attention:causal_attention",
             metrics={"next tokens": TaskMetrics(("loss", "loss_per_character", "perplexity"), ranking=("loss",))},
             run_config=f"{_LM_RUNS}:CausalLMRun",
             summary="train a causal language model (GPT)",
@@ -285,6 +288,7 @@ TASKS: Registry[Task] = Registry(
             load="regard.pipeline.load:load_embedder",
             request="regard.interpret.record_request:embed_text",
             head_study="regard.interpret.encoder_subjects:EmbeddingSubject.read",
+            sentence_attention="regard.interpret.sentence_attention:encoder_attention",
             encoder_heads=("plain", "next"),
         ),
     },

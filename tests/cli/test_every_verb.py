@@ -78,6 +78,7 @@ USING = [
     "heads runs/translate pairs.csv --sample 2",
     "reach runs/translate runs/translate2 pairs.csv --sample 5 --out reach.html",
     "reach runs/causal-lm texts.txt --sample 5 --out reach.tsv",
+    "heads encoder coreference.tsv --links",
     "compare runs/translate runs/translate2 --test pairs.csv --out comparison --threads 1",
     "info runs/translate",
     "info encoder",
@@ -87,7 +88,7 @@ USING = [
     "data join pairs.csv --out joined.tsv",
     "data make copy --count 3 --out copy.tsv",
     "data make recall --count 3 --distance 2-5 --out recall.tsv",
-    "data make coreference --count 3 --out coreference.tsv",
+    "data make coreference --count 3 --out pronouns.tsv",
     "data make brackets --count 3 --out brackets.conll",
     "doctor --quick",
     "bench encoder --quick --rounds 1 --count 2 --threads 1",
@@ -129,6 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(write_task_data(folder))
         Path("story.txt").write_text("1 Mary went to the kitchen.\n2 Where is Mary?\tkitchen\t1\n")
+        assert run(["data", "make", "coreference", "--count", "5", "--out", "coreference.tsv"]) == 0
         patch.setattr(demo, "NUM_PAIRS", {"train": 500, "valid": 11})  # as in the demo's own test
         patch.setattr(demo, "NUM_TEST_DATES", 43)
         yield folder

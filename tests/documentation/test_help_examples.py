@@ -11,6 +11,7 @@ import pytest
 
 from regard.cli import VERBS
 from regard.cli import regard as command_line
+from regard.data.coreference_templates import generate_coreference
 from regard.report import demo
 from tests.documentation.workspace import Workspace, output_folder
 
@@ -42,6 +43,7 @@ TEXTS = {
     "story-questions.txt": "Where is the apple?\n",
     "prompts.txt": "Two dogs\n",
     "pairs.csv": "source,target\nTwo dogs run.,Zwei Hunde rennen.\n",
+    "coreference.tsv": "".join("\t".join(map(str, row)) + "\n" for row in generate_coreference(5)),
 }
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.model_options import ENGINE_OPTIONS, FILES, MODEL_ARGUMENT, READ_OPTIONS
-from regard.cli.options import FiniteRange, Option, changed_settings, verb
+from regard.cli.options import FiniteRange, Option, changed_settings, is_on_command_line, verb
 from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from regard.interpret.head_report import HeadReport
+    from regard.interpret.link_report import LinkReport
     from regard.tasks.alignment import ReferenceLinks
 
 HELP = """Measure statistics and importance of every attention head of a model on FILES.
@@ -31,14 +33,22 @@ alignment is named.
 beside the differences between heads; four times the examples halve them. Classifiers are measured on the columns of
 their training, unless --text or --label is set. The file of --out has all heads, even without --all.
 
+--links scores every head on sentences with a pronoun instead: how often the pronoun attends more to its antecedent than
+to another noun, with a confidence interval, beside the baseline that takes the nearest noun. FILES then have columns
+sentence, pronoun (index of the word, from 0), right and wrong (the nouns); `regard data make coreference` writes such.
+As the best of many heads is good by chance, heads are chosen on one half of the pairs and scored on the other.
+
 \b
   regard heads runs/en-de dev.tsv
   regard heads runs/en-de dev.en dev.de --metric bleu --minutes 10
   regard heads runs/mood dev.csv --metric f1 --out heads.html
   regard heads runs/en-de dev.tsv --sort entropy --all
   regard heads sentence-transformers/all-MiniLM-L6-v2 texts.txt --out heads.tsv
+  regard heads bert-base-uncased coreference.tsv --links
 """
 EXTENSIONS = (".html", ".json", ".tsv")
+MAX_TERMINAL_ROWS = 20
+HEAD_STUDY_FLAGS = ("--metric", "--minutes", "--alignment", "--sort")
 
 
 @verb(
@@ -57,7 +67,8 @@ EXTENSIONS = (".html", ".json", ".tsv")
             ["--sample"],
             type=click.IntRange(1),
             metavar="N",
-            help="Examples to evaluate. [default: as many as time allows, at most 1,000]",
+            help="Examples to evaluate; with --links, pairs of sentences. [default: as many as time allows, at most "
+            "1,000; with --links, all]",
         ),
         Option(
             ["--minutes"],
@@ -72,6 +83,12 @@ EXTENSIONS = (".html", ".json", ".tsv")
             "(AER) of heads.",
         ),
         Option(
+            ["--links"],
+            is_flag=True,
+            help="Score heads by coreference: whether pronouns attend to their antecedents, in files of sentences with "
+            "pronouns.",
+        ),
+        Option(
             ["--sort"],
             default="importance",
             metavar="COLUMN",
@@ -83,7 +100,7 @@ EXTENSIONS = (".html", ".json", ".tsv")
         *READ_OPTIONS,
         *ENGINE_OPTIONS,
     ],
-    output=["regard.interpret.head_report:HeadReportDict"],
+    output=["regard.interpret.head_report:HeadReportDict", "regard.interpret.link_report:LinkReportDict"],
 )
 def heads(
     context: click.Context,
@@ -93,6 +110,7 @@ def heads(
     sample: int | None,
     minutes: float,
     alignment: str | None,
+    links: bool,
     sort: str,
     all_heads: bool,
     out: str | None,
@@ -102,23 +120,28 @@ def heads(
     """Study the heads of a model."""
     if out and not out.endswith(EXTENSIONS):
         raise UsageError(f"{out}: the table of heads is written as {', '.join(EXTENSIONS)}: name such a file")
-    from regard.interpret.head_report import MAX_TERMINAL_ROWS, find_column
-    from regard.interpret.head_study import build_subject, study_heads
-    from regard.pipeline.load import load
-
-    find_column(sort)  # raises for an unknown column before anything is computed
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))
-    pipeline = load(folder, **load_options)
-    report = study_heads(
-        build_subject(pipeline, files, read_config),
-        metric=metric,
-        sample=sample or 0,
-        minutes=minutes,
-        gold=_read_alignments(alignment, read_config) if alignment else None,
-        model=folder,
-        data=" ".join(Path(file).name for file in files),
-        progress=show_progress,
-    ).sorted_by(sort)
+    data = " ".join(Path(file).name for file in files)
+    report: HeadReport | LinkReport
+    if links:
+        _reject_head_study_options(context)
+        report = _study_links(folder, files, read_config, sample or 0, data, load_options)
+    else:
+        from regard.interpret.head_report import find_column
+        from regard.interpret.head_study import build_subject, study_heads
+        from regard.pipeline.load import load
+
+        find_column(sort)  # raises for an unknown column before anything is computed
+        report = study_heads(
+            build_subject(load(folder, **load_options), files, read_config),
+            metric=metric,
+            sample=sample or 0,
+            minutes=minutes,
+            gold=_read_alignments(alignment, read_config) if alignment else None,
+            model=folder,
+            data=data,
+            progress=show_progress,
+        ).sorted_by(sort)
     if out:
         if out.endswith(".html"):
             write_lines(out, [report.page()])
@@ -128,6 +151,26 @@ def heads(
             write_lines(out, report.tsv())
         note(f"table: {out}")
     print_result(report.to_dict(), report.lines(align_columns, 0 if all_heads else MAX_TERMINAL_ROWS), as_json)
+
+
+def _reject_head_study_options(context: click.Context) -> None:
+    for flag in HEAD_STUDY_FLAGS:
+        if is_on_command_line(context, flag):
+            raise UsageError(f"{flag} is for importance and alignment of heads: leave it out with --links")
+
+
+def _study_links(
+    folder: str, files: tuple[str, ...], read_config: ReadConfig, sample: int, data: str, load_options: dict[str, Any]
+) -> LinkReport:
+    """Coreference links of the heads of a model; an encoder is loaded without its head."""
+    from regard.checkpoint.model_dir import is_encoder_folder
+    from regard.data.coreference import read_coreference
+    from regard.interpret.coreference_links import sentence_attention, study_links
+    from regard.pipeline.load import load
+
+    sentences = read_coreference(files, read_config)
+    pipeline = load(folder, task="embed" if is_encoder_folder(folder) else "", **load_options)
+    return study_links(sentence_attention(pipeline), sentences, sample=sample, model=folder, data=data)
 
 
 def _read_alignments(path: str, read_config: ReadConfig) -> list[ReferenceLinks]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NotRequired, TypedDict
 
 from regard.errors import UsageError, nearest
-from regard.view.csp import csp_hash
+from regard.interpret.sortable_page import Column, format_table, sortable_page
 
 Value = Callable[["HeadRow"], Any]
-Column = tuple[str, Value, str]
-MAX_TERMINAL_ROWS = 20
-MISSING = "–"
 CHANGE = "change"  # metric of encoders without a task head
 ATTENTION_SHARES = ("special", "previous", "itself", "next", "same", "diagonal")
 
@@ -188,18 +184,15 @@ class HeadReport:
             )
         return lines
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[Column[HeadRow]]:
         """Columns that have a value in any row."""
         return [column for column in COLUMNS if any(column[1](row) is not None for row in self.rows)]
 
     def table(self, most: int = 0) -> list[list[str]]:
         """Titles and formatted rows, at most `most` of them; 0: all."""
-        columns = self.columns()
-        rows = self.rows[:most] if most else self.rows
-        titles = [title for title, _, _ in columns]
-        return [titles, *([_format_cell(row, column) for column in columns] for row in rows)]
+        return format_table(self.columns(), self.rows[:most] if most else self.rows)
 
-    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = MAX_TERMINAL_ROWS) -> list[str]:
+    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = 0) -> list[str]:
         """Lines for a terminal; `shown` aligns a table."""
         lines = [*self.summary(), "", *shown(self.table(most))]
         num_hidden = len(self.rows) - most
@@ -213,52 +206,19 @@ class HeadReport:
 
     def page(self) -> str:
         """A self-contained page with a table that sorts by a click on a title."""
-        title = html.escape(f"Heads of {self.model}")
-        policy = f"default-src 'none'; style-src 'sha256-{csp_hash(_STYLE)}'; script-src 'sha256-{csp_hash(_SCRIPT)}'"
-        titles = "".join(map(_render_title, self.columns()))
-        largest = max((abs(row.importance) for row in self.rows if row.importance is not None), default=0.0)
-        rows = "\n".join(f"<tr>{''.join(self._cells(row, largest))}</tr>" for row in self.rows)
-        summary = "".join(f"<p>{html.escape(line)}</p>" for line in self.summary())
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-            f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{summary}"
-            f"<p>A click on a title sorts. Attention is not an explanation of a prediction: importance is what changes "
-            f"without the head.</p>"
-            f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
-            f"<script>{_SCRIPT}</script></body></html>"
-        )
-
-    def _cells(self, row: HeadRow, largest: float) -> Iterable[str]:
-        for column in self.columns():
-            name, get_value, number_format = column
-            value = get_value(row)
-            text = html.escape(_format_cell(row, column))
-            sort_key = html.escape(str(value if value is not None else ""), quote=True)
-            css_class = _NUMBER_CLASS if number_format else ""
-            meter = ""
-            if name == "importance" and value is not None and largest:
-                meter = f'<meter value="{max(value, 0.0) / largest:.4f}"></meter> '
-            yield f'<td{css_class} data-value="{sort_key}">{meter}{text}</td>'
-
-
-_NUMBER_CLASS = ' class="number"'
-
-
-def _render_title(column: Column) -> str:
-    name, _, number_format = column
-    css_class = _NUMBER_CLASS if number_format else ""
-    order = "descending" if name == "importance" else "none"
-    button = f'<button type="button">{html.escape(name)}</button>'
-    return f'<th scope="col"{css_class} aria-sort="{order}">{button}</th>'
+        paragraphs = [
+            *self.summary(),
+            "A click on a title sorts. Attention is not an explanation of a prediction: importance is what changes "
+            "without the head.",
+        ]
+        return sortable_page(f"Heads of {self.model}", paragraphs, self.columns(), self.rows, sorted_by="importance")
 
 
 def _statistic(name: str) -> Value:
     return lambda row: row.numbers.get(name)
 
 
-COLUMNS: tuple[Column, ...] = (  # title, value of a row, number format
+COLUMNS: tuple[Column[HeadRow], ...] = (  # title, value of a row, number format
     ("head", lambda row: row.label, ""),
     ("pattern", lambda row: row.name, ""),
     ("importance", lambda row: row.importance, "+.4f"),
@@ -271,7 +231,7 @@ COLUMNS: tuple[Column, ...] = (  # title, value of a row, number format
 )
 
 
-def find_column(title: str) -> Column:
+def find_column(title: str) -> Column[HeadRow]:
     """Look up a column by its title."""
     titles = [name for name, _, _ in COLUMNS]
     if title not in titles:
@@ -279,44 +239,5 @@ def find_column(title: str) -> Column:
     return COLUMNS[titles.index(title)]
 
 
-def _format_cell(row: HeadRow, column: Column) -> str:
-    _, get_value, number_format = column
-    value = get_value(row)
-    return MISSING if value is None else f"{value:{number_format}}"
-
-
 def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
-
-
-_STYLE = """
-:root { color-scheme: light dark; }
-body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; } p { color: GrayText; max-width: 55rem; margin: .4rem 0; }
-table { border-collapse: collapse; margin-top: 1.2rem; width: 100%; }
-th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #8884; white-space: nowrap; }
-thead th { position: sticky; top: 0; background: Canvas; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-th.number { text-align: right; } meter { width: 5rem; }
-meter::-webkit-meter-optimum-value { background: #0072b2; } meter::-moz-meter-bar { background: #0072b2; }
-th button { font: inherit; font-weight: 600; border: 0; background: none; padding: 0; cursor: pointer; color: inherit; }
-th[aria-sort="descending"] button::after { content: " ▾" / ""; }
-th[aria-sort="ascending"] button::after { content: " ▴" / ""; }
-"""
-_SCRIPT = """
-"use strict";
-const body = document.querySelector("tbody"), titles = [...document.querySelectorAll("th")];
-titles.forEach((title, column) => title.firstChild.addEventListener("click", () => {
-  const down = title.getAttribute("aria-sort") !== "descending";
-  for (const other of titles) other.setAttribute("aria-sort", "none");
-  title.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const key = row => row.cells[column].dataset.value;
-  const compare = (one, two) => {
-    if (key(one) === "" || key(two) === "") return (key(one) === "") - (key(two) === "");
-    const words = isNaN(key(one));
-    const order = words ? key(one).localeCompare(key(two), undefined, { numeric: true }) : key(one) - key(two);
-    return down ? -order : order;
-  };
-  body.append(...[...body.rows].sort(compare));
-}));
-"""
