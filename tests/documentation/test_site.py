@@ -22,7 +22,7 @@ PAGES = [*pages(), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 WORDS = Path(__file__).with_name("words.txt")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`[^`]*`")
-RESULT = re.compile(r"benchmarks/results/[\w.-]+")
+RESULT = re.compile(r"benchmarks/results/[\w/-]+\.json")
 HEADING = re.compile(r"^#+ (.*)$")
 
 
