@@ -43,6 +43,7 @@ VERBS = {
     "data": ("data", "check, clean, join or generate data files"),
     "doctor": ("doctor", "report on this machine: processor, kernels, extras, advice"),
     "bench": ("bench", "throughput and latency of a model on this machine"),
+    "cost": ("cost", "seconds and operations of an update by sequence length, and state size, by architecture"),
 }
 
 HELP = """Train, run and visualise attention models on your own text.

@@ -79,9 +79,9 @@ def bench(
     report = benchmark_model(
         model,
         lines,
-        backends=_split_list(backends),
-        precisions=_split_list(precisions),
-        threads=_parse_thread_counts(threads),
+        backends=split_list(backends),
+        precisions=split_list(precisions),
+        threads=parse_numbers("--threads", threads),
         effort=effort,
         log=note,
     )
@@ -91,14 +91,20 @@ def bench(
     print_result(report.to_dict(), [*align_columns(report.table()), "", summary, *skipped], as_json)
 
 
-def _split_list(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
+    """Split a list at commas.
+
+    >>> split_list("rnn, transformer")
+    ['rnn', 'transformer']
+    """
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _parse_thread_counts(text: str) -> Sequence[int]:
+def parse_numbers(option: str, text: str) -> Sequence[int]:
+    """Parse numbers separated by commas; of auto, there are none."""
     if text == AUTO:
         return []
     try:
-        return [int(count) for count in _split_list(text)]
+        return [int(number) for number in split_list(text)]
     except ValueError:
-        raise UsageError(f"--threads takes numbers separated by commas, not {text!r}") from None
+        raise UsageError(f"{option} takes numbers separated by commas, not {text!r}") from None

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 # name of a verb in other tools → our verb
-SYNONYMS = {"export": "convert", "search": "similar", "plot": "figure", "visualize": "see", "visualise": "see"}
+SYNONYMS = {
+    "export": "convert",
+    "search": "similar",
+    "plot": "figure",
+    "visualize": "see",
+    "visualise": "see",
+    "flops": "cost",
+}
 
 # verb, or "" for every verb → old name → new name
 RENAMED: dict[str, dict[str, str]] = {

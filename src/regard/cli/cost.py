@@ -1,0 +1,98 @@
+"""`regard cost`: seconds and operations of an update by sequence length, and state size, of several architectures."""
+
+from __future__ import annotations
+
+import click
+
+from regard.cli.bench import parse_numbers, split_list
+from regard.cli.options import Option, verb
+from regard.cli.output import align_columns, json_line, note, print_result, write_lines
+from regard.errors import UsageError
+
+HELP = """Measure what architectures cost by sequence length: seconds and operations of an update, and state size.
+
+Fresh translation models of one size are trained on random tokens, with equally many tokens in an update at every
+length; rounds are interleaved. Operations are those of matrix products, forward and backward. The state is what is kept
+while a sentence is generated: an RNN's has one size, a Transformer's key-value cache grows with each token.
+
+\b
+  regard cost --out cost.html
+  regard cost --architectures rnn,gru:none,transformer --lengths 16,64,256 --threads 1,2 --rounds 3
+"""
+EXTENSIONS = (".html", ".json", ".tsv")
+
+
+@verb(
+    HELP,
+    [
+        Option(
+            ["--architectures"],
+            metavar="LIST",
+            default="rnn,transformer",
+            help="Architectures: transformer, rnn (lstm:none), or CELL:ATTENTION, as in lstm:additive or gru:dot. "
+            "[default: rnn,transformer]",
+        ),
+        Option(
+            ["--lengths"],
+            metavar="LIST",
+            default="16,32,64,128,256,512,1024",
+            help="Tokens of a source and of a target. [default: 16,32,64,128,256,512,1024]",
+        ),
+        Option(
+            ["--threads"],
+            metavar="LIST",
+            default="auto",
+            help="Thread counts, as in 1,2,4; auto: one, and all cores. [default: auto]",
+        ),
+        Option(["--hidden"], type=click.IntRange(2), default=128, help="Hidden size. [default: 128]"),
+        Option(["--layers"], type=click.IntRange(1), default=2, help="Layers of encoder and decoder. [default: 2]"),
+        Option(["--vocabulary"], type=click.IntRange(8), default=1000, help="Vocabulary size. [default: 1000]"),
+        Option(
+            ["--tokens"],
+            type=click.IntRange(1),
+            default=2048,
+            help="Target tokens of an update; at least one sentence. [default: 2048]",
+        ),
+        Option(["--rounds"], type=click.IntRange(1), default=5, help="Timed rounds. [default: 5]"),
+        Option(["--out"], metavar="FILE", help="Write the report here: .html (a page with charts), .tsv or .json."),
+    ],
+    output=["regard.report.cost:CostReportDict"],
+)
+def cost(
+    context: click.Context,
+    architectures: str,
+    lengths: str,
+    threads: str,
+    hidden: int,
+    layers: int,
+    vocabulary: int,
+    tokens: int,
+    rounds: int,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the cost of architectures and report it."""
+    if out and not out.endswith(EXTENSIONS):
+        raise UsageError(f"{out}: the report is written as {', '.join(EXTENSIONS)}: name such a file")
+    from regard.report.cost import CostSettings, measure_cost
+
+    settings = CostSettings(
+        architectures=tuple(split_list(architectures)),
+        lengths=tuple(parse_numbers("--lengths", lengths)),
+        threads=tuple(parse_numbers("--threads", threads)),
+        hidden_size=hidden,
+        num_layers=layers,
+        vocab_size=vocabulary,
+        tokens=tokens,
+        rounds=rounds,
+    )
+    report = measure_cost(settings, log=note)
+    if out:
+        if out.endswith(".html"):
+            write_lines(out, [report.page()])
+        elif out.endswith(".json"):
+            write_lines(out, [json_line(report.to_dict())])
+        else:
+            write_lines(out, report.tsv())
+        note(f"report: {out}")
+    print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)
