@@ -119,6 +119,7 @@ MEASURES: dict[str, Measure] = {
     "encoder_heads": Measure(
         "heads:head_statistics", "mean over heads", trains=False, has_samples=True, quick={"examples": 4}
     ),
+    "coreference_links": Measure("heads:coreference_links", "% of pronouns", trains=False, quick={"pairs": 4}),
     "shift_error": Measure(
         "positions:shift_error", "largest error of a linear map", trains=False, is_exact=True, x_label="shift"
     ),

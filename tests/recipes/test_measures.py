@@ -177,3 +177,24 @@ def test_influence_is_measured_by_distance(tmp_path: Path) -> None:
     assert all(0 < share < 1 for _, share in recalled.curve)
     distances = [distance for distance, _ in reach.influence(subject, of="all", bins=4).curve]
     assert distances == sorted(distances)
+
+
+def test_heads_are_chosen_on_other_sentences_than_they_are_scored_on(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"The animal {number} did not cross the street.\n" for number in range(60)))
+    settings = {
+        "data.train": [str(text)],
+        "preset": "custom",
+        "bert.hidden_size": 8,
+        "bert.stack.num_layers": 1,
+        "bert.stack.num_heads": 2,
+        "training.steps": 1,
+        "training.threads": 1,
+        "training.precision": "float32",
+    }
+    train_run(build_run("masked-lm", settings), tmp_path / "encoder")
+    subject = Subject({"folder": str(tmp_path / "encoder")}, 1, threads=1, folder=tmp_path)
+    numbers = heads.coreference_links(subject, pairs=11).numbers
+    assert numbers["nearest"] == pytest.approx(50, abs=20)
+    assert numbers["best"] >= numbers["chosen"]
+    assert heads.coreference_links(subject, pairs=11).numbers == numbers

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from recipes.claims.measure import Measurement, Subject
 from regard.checkpoint.atomic import make_folder, write_file
 from regard.config.data import ReadConfig
+from regard.data.coreference import CoreferenceSentence
+from regard.data.coreference_templates import generate_coreference
 from regard.data.pairs import read_pairs
 from regard.errors import ConfigError
+from regard.interpret.coreference_links import sentence_attention, study_links
 from regard.interpret.head_statistics import AttentionBatch, CorpusStatistics
 from regard.interpret.head_study import build_subject
 from regard.interpret.subjects import TranslationSubject
@@ -66,6 +69,19 @@ def head_distance(subject: Subject, *, examples: int = 50) -> Measurement:
     if not distances:
         raise ConfigError("head_distance needs models with several heads")
     return Measurement.from_value(fmean(distances))
+
+
+def coreference_links(subject: Subject, *, pairs: int = 200) -> Measurement:
+    """Accuracy of heads at pronouns: how often a pronoun attends more to its antecedent than to the other noun.
+
+    The sentences differ by seed. `chosen` is the best head of one half of the pairs, scored on the other half;
+    `nearest` is the baseline that takes the nearest noun.
+    """
+    rows = generate_coreference(pairs, subject.seed, split="all")
+    sentences = [CoreferenceSentence.from_row(row) for row in rows]
+    report = study_links(sentence_attention(load(subject.settings["folder"], task="embed")), sentences)
+    numbers = {"chosen": report.chosen.accuracy, "nearest": report.baseline.mean}
+    return Measurement({**numbers, "best": report.rows[0].accuracy})
 
 
 def _argmax_itself(weights: NDArray[np.float32], batch: AttentionBatch) -> NDArray[np.float64]:
