@@ -95,7 +95,7 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "transformer.pooling": "mean"},
     ),
     ("tag", {"architecture": "transformer"}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": False}),
-    ("answer", {"architecture": "transformer"}, {"training.optimizer": "muon", "data.max_length": 384}),
+    ("answer", {"architecture": "transformer"}, {"training.label_smoothing": 0.1, "data.max_length": 384}),
     ("masked-lm", {}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "training.label_smoothing": 0.0}),
     ("causal-lm", {}, {"tokenizer.kind": "bpe", "tokenizer.lowercase": False, "training.label_smoothing": 0.0}),
 ]

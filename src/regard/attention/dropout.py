@@ -74,3 +74,10 @@ def apply_dropout(hidden: Tensor, rate: float, noise: Noise | None, site: str) -
     if noise is None or rate == 0:
         return hidden
     return hidden * noise.dropout_factors(tuple(hidden.shape), rate, site, hidden.dtype).to(hidden.device)
+
+
+def drop_tokens(embedded: Tensor, rate: float, noise: Noise | None) -> Tensor:  # [N, D]
+    """Set whole token embeddings to zero and scale the others (word dropout); outside training return the input."""
+    if noise is None or rate == 0:
+        return embedded
+    return embedded * noise.dropout_factors((len(embedded), 1), rate, "tokens", embedded.dtype).to(embedded.device)

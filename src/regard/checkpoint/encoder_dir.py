@@ -230,10 +230,10 @@ def _stored_config(hf_config: Mapping[str, Any], names: list[str], where: str) -
 
 def _replace_head(config: BertConfig, head: str, num_labels: int) -> BertConfig:
     """Config of our own type with another head; one direction is pooled at its last token."""
-    config = replace(config, head=head, num_labels=num_labels)
-    if head != "label":
-        return config
-    return replace(config, pooling="last") if config.causal else replace(config, pooler=True)
+    changes: dict[str, Any] = {"head": head, "num_labels": num_labels}
+    if head == "label":
+        changes |= {"pooling": "last"} if config.causal else {"pooler": True}
+    return replace(config, **changes)
 
 
 def _select_labels(head: str, stored_labels: LabelNames, request: _EncoderRequest, where: str) -> LabelNames:

@@ -214,6 +214,9 @@ class BertConfig(Config):
     norm_eps: float = knob(1e-12, "Epsilon of layer norm.", low=0)
     dropout: float = knob(0.1, "Dropout on embeddings and after each sub-layer.", low=0, high=0.95)
     attention_dropout: float = knob(0.1, "Dropout on attention weights.", low=0, high=0.95)
+    token_dropout: float = knob(
+        0.0, "Share of tokens that training reads without their embedding (word dropout).", low=0, high=0.95
+    )
     attention: str = knob(
         "full",
         "Full attention, or block-sparse attention on long texts (BigBird).",

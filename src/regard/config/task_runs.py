@@ -55,7 +55,7 @@ FINE_TUNING_DEFAULTS: dict[str, Any] = {  # of a model that starts from a pretra
 FRESH_ENCODER_DEFAULTS: dict[str, Any] = {  # of a Transformer that is trained on labelled texts from scratch
     "tokenizer.kind": "wordpiece",
     "tokenizer.lowercase": True,
-    "training.optimizer": "muon",
+    "training.optimizer": "adamw",
     "training.weight_decay": 0.1,
     "training.adam_beta2": 0.98,
     "training.label_smoothing": 0.1,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.attention.dropout import Noise, apply_dropout
+from regard.attention.dropout import Noise, apply_dropout, drop_tokens
 from regard.attention.multihead import SelfAttention
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.attention.positions import (
@@ -144,7 +144,7 @@ class Bert(Packable):
     def embed(self, ids: Tensor, batch: PackedBatch, token_types: Tensor | None, noise: Noise | None) -> Tensor:
         """Sum of token, position and token-type embeddings, normalised: the input of the first block, [N, D]."""
         config = self.config
-        hidden = self.token_embedding(ids)
+        hidden = drop_tokens(self.token_embedding(ids), config.token_dropout, noise)
         if config.scale_embedding:
             hidden = hidden * math.sqrt(config.hidden_size)
         hidden = self.position_embedding.embed(hidden, batch.positions + config.position_offset)

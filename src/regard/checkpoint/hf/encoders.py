@@ -290,6 +290,7 @@ def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
     fields = config_to_hf(config, model_type, LabelNames())
     expressed = config_from_hf(fields, config.head, config.num_labels, "")
     without_effect: dict[str, Any] = {
+        "token_dropout": config.token_dropout,
         "pooler_dropout": config.pooler_dropout,
         "classifier_dropout": config.classifier_dropout,
     }

@@ -40,7 +40,9 @@ HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
 # Defaults of a model that is trained from scratch.
 FRESH_SIZES = ((20_000, "tiny"), (1_000_000, "small"))  # tokens below which a preset is chosen
-FRESH_EPOCHS = 20.0
+FRESH_EPOCHS = 10.0
+FRESH_RATE_SCALE = 0.128  # over the hidden size
+MAX_FRESH_RATE = 2e-3
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
 POOLED_HEAD_PREFIXES = ("classifier", "pooler", "pooling")  # of the weights to train where the encoder is frozen
 
@@ -152,7 +154,10 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         """Training settings that suit the task; other ones where only the head is trained."""
         settings = super().choose_training_settings()
         if self.config.architecture == "transformer":
-            return settings | {"epochs": FRESH_EPOCHS}
+            return settings | {
+                "epochs": FRESH_EPOCHS,
+                "base_learning_rate": min(MAX_FRESH_RATE, FRESH_RATE_SCALE / self.hidden_size),
+            }
         if self.config.fine_tuning.freeze_encoder:
             return settings | {
                 "epochs": HEAD_EPOCHS,
