@@ -81,10 +81,10 @@ class EncoderSource(ModelSource[BertConfig]):
 
     def model(self) -> Bert:
         """Build the model with a copy of these weights."""
-        from regard.models.base import meta_device
+        from regard.models.base import uninitialized
         from regard.models.bert import Bert
 
-        with meta_device():
+        with uninitialized():
             model = Bert(self.config)
         model.load_state_dict({name: tensor.clone() for name, tensor in self.weights.items()}, assign=True)
         return model

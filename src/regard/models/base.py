@@ -113,6 +113,13 @@ class _SkipInitialization(TorchFunctionMode):
 
 
 @contextmanager
+def uninitialized() -> Iterator[None]:
+    """Build models whose weights are loaded next; what is no weight, such as fixed positional codes, is computed."""
+    with _SkipInitialization():
+        yield
+
+
+@contextmanager
 def meta_device() -> Iterator[None]:
     """Build models with shapes only: instantly and without memory.
 

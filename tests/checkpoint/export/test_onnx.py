@@ -53,7 +53,7 @@ EXPORTED: list[tuple[str, str, dict[str, Any]]] = [  # model type, head, changes
 ]
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
 VARIANTS: list[dict[str, Any]] = [  # beside those of published model types
-    {"norm_placement": "pre"},
+    {"norm_placement": "pre", "positions": "sinusoidal"},
     {"scale_embedding": True, "span_feed_forward": True},
 ]
 

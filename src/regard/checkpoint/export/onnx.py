@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.attention.padded_batch import PaddedBatch
 from regard.config.models import BertConfig, GptConfig
 from regard.errors import UsageError
-from regard.models.base import Model, meta_device
+from regard.models.base import Model, uninitialized
 from regard.models.bert import Bert
 from regard.models.gpt import Gpt
 
@@ -86,7 +86,7 @@ def serialize_encoder(config: BertConfig, weights: Mapping[str, Tensor], where: 
     input_names = ["input_ids", "attention_mask"]
     if config.num_token_types > 1:
         input_names.append("token_type_ids")
-    with meta_device():
+    with uninitialized():
         model = Bert(config)
     _load_weights(model, weights, where)
     return _serialize(PaddedEncoder(model), input_names)

@@ -273,8 +273,8 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
         row = ENCODER_TYPES.get(model_type)
         if row is None or config.head not in row.heads or (row.is_causal and not config.causal):
             continue
-        if row.has_layer_types and config.positions != row.fixed_settings["positions"]:
-            continue  # its fields cannot be read back with other head sizes
+        if row.has_layer_types and not _fits_layer_types(config, row):
+            continue
         expressed = _round_trip(config, model_type)
         if expressed == config:
             return model_type, ""
@@ -283,6 +283,11 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
         different = [f"{name} {settings[name]!r}" for name in settings if settings[name] != expressed_settings[name]]
         first_reason = first_reason or f"no Hugging Face type has {' and '.join(different)}"
     return NATIVE_TYPE, first_reason
+
+
+def _fits_layer_types(config: BertConfig, row: EncoderType) -> bool:
+    """Whether fields of ModernBERT's layers can be read back: head sizes are for rotary positions alone."""
+    return config.positions == row.fixed_settings["positions"] and config.pooling in ("first", "mean")
 
 
 def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
