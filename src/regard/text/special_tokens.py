@@ -285,19 +285,22 @@ def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double_sepa
 def with_delimiters(tokenizer: Tokenizer) -> Tokenizer:
     """Tokenizer of a causal model that ends texts with the end-of-text token: `A eos`, and for pairs `A eos B eos`.
 
-    The state of the last token stands for the whole text (Radford et al. 2018). Padding must be another token, as
-    transformers finds the last token of a row by it: a tokenizer without one gets `<pad>`.
+    The state of the last token stands for the whole text (Radford et al. 2018). A tokenizer with a template of its own
+    keeps it. Padding is another token, as transformers finds the last token of a row by it: `<pad>`, added where it is
+    missing.
 
     >>> from regard.config.data import TokenizerConfig
     >>> from regard.text.train import train_tokenizer
-    >>> tokenizer = with_delimiters(train_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocab_size=270)))
-    >>> SpecialTokens(tokenizer).add([7, 8], [9])
+    >>> tokenizer = train_tokenizer(["low lower lowest"] * 9, TokenizerConfig(vocab_size=270)).without_special_tokens()
+    >>> SpecialTokens(with_delimiters(tokenizer)).add([7, 8], [9])
     ([7, 8, 1, 9, 1], [0, 0, 0, 0, 0])
     """
-    if tokenizer.eos_id < 0:
-        raise CheckpointError("the tokenizer has no end-of-text token, which has to end the texts of a causal model")
     if tokenizer.pad_id < 0:
         tokenizer = _with_added_token(tokenizer, PAD_TOKEN)
+    if SpecialTokens(tokenizer).num_special():
+        return tokenizer
+    if tokenizer.eos_id < 0:
+        raise CheckpointError("the tokenizer has no end-of-text token, which has to end the texts of a causal model")
     eos = str(tokenizer.backend.id_to_token(tokenizer.eos_id))
     single = [_template_text("A"), _template_token(eos)]
     return _with_template(tokenizer, single, [*single, _template_text("B"), _template_token(eos)], (eos,))

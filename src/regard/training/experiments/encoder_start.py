@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.checkpoint.source import EncoderSource
 from regard.config.models import BertConfig
 from regard.models.bert import Bert, initialize_bert
-from regard.text.special_tokens import SpecialTokens, with_delimiters
+from regard.text.special_tokens import with_delimiters
 from regard.text.tokenizer import Tokenizer
 from regard.training.experiments.base import initialize_model
 from regard.training.vocabulary import extend_tables
@@ -66,8 +66,8 @@ class EncoderStart:
         )
 
     def with_delimiters(self) -> EncoderStart:
-        """The same with an end-of-text token after each text, where a causal model's tokenizer adds no tokens."""
-        if not self.config.causal or SpecialTokens(self.tokenizer).num_special():
+        """The same with a tokenizer that ends texts, and pads rows, as causal models need it."""
+        if not self.config.causal:
             return self
         tokenizer = with_delimiters(self.tokenizer)
         has_row = tokenizer.vocab_size <= self.config.vocab_size  # tables may be longer than the vocabulary
