@@ -101,7 +101,7 @@ def test_texts_end_with_the_token_that_ends_documents_and_padding_is_another_one
         assert loaded.config.vocab_size == base.vocab_size + 1
         assert all(row[-1] == base.eos_id for row in encode(task, workspace / task).rows)
     rows = encode_texts(SpecialTokens(loaded.tokenizer), ["w1"], ["w2"], 64).rows
-    assert np.flatnonzero(rows[0] == base.eos_id).tolist() == [1, 3]
+    assert np.flatnonzero(rows[0] == base.eos_id).tolist() == [2, 5]
 
 
 def test_a_word_is_tagged_at_its_last_subword_and_no_answer_stands_at_the_end(workspace: Path) -> None:
