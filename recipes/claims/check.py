@@ -33,7 +33,7 @@ REFERENCE = "@"  # before the name of a base, or of MiniLM, in a setting
 MINILM = "minilm"
 DEFAULT_TASK = "translate"
 DEFAULT_PRECISION = "float32"  # the same bits everywhere, and no time for measuring another
-QUICK_SETTINGS = {"training.steps": 2, "training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
+QUICK_SETTINGS = {"training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
 QUICK_STORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
 Report = Callable[[str], object]
 
@@ -164,7 +164,8 @@ class ClaimCheck:
         settings = {**defaults, **settings, "training.seed": seed}
         settings |= {"data.train": list(data.train), "data.valid": list(data.valid)}
         if self.workplace.is_quick:
-            settings |= QUICK_STORY_SETTINGS if "training.restarts" in known else QUICK_SETTINGS
+            quick_settings = {**QUICK_SETTINGS, "training.steps": self.config.measure_row.quick_steps}
+            settings |= QUICK_STORY_SETTINGS if "training.restarts" in known else quick_settings
         return build_run(task, settings)
 
     def _resolve_bases(self, settings: Mapping[str, Any]) -> dict[str, Any]:

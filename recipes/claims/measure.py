@@ -70,6 +70,7 @@ class Measure:
     has_samples: bool = False  # whether the interval is over examples where there is one seed
     x_label: str = ""  # of its curve
     quick: Mapping[str, Any] = field(default_factory=dict)  # parameters of a short trial
+    quick_steps: int = 2  # updates of a short trial
 
     def min_seeds(self, usual: int) -> int:
         """Fewest seeds that give an interval."""
@@ -101,12 +102,13 @@ MEASURES: dict[str, Measure] = {
     ),
     "minutes_to": Measure("quality:minutes_to", "minutes of training to the metric"),
     "parameters": Measure("cost:parameters", "parameters", is_exact=True),
-    "update_seconds": Measure(
-        "cost:update_seconds",
+    "training_rate": Measure("cost:training_rate", "tokens trained on per second", quick_steps=20),
+    "cost_by_length": Measure(
+        "cost:cost_by_length",
         "seconds per update",
         trains=False,
         x_label="tokens of source and target",
-        quick={"repeats": 1, "batch_tokens": 64},
+        quick={"rounds": 1, "tokens": 64},
     ),
     "prediction_rate": Measure(
         "cost:prediction_rate", "predictions learned from per second", trains=False, quick={"repeats": 1, "length": 8}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from recipes.datasets import DataFiles
 from regard.config.runs import RunConfig, build_run
 from regard.errors import ConfigError
 from regard.interpret.head_statistics import AttentionBatch
-from regard.models import build_model
 from regard.training.run import train_run
 from tests.recipes.test_claims import SMALL_CLAIM
 
-GPT = {"family": "gpt", "hidden_size": 16, "stack.num_layers": 1, "stack.num_heads": 2, "stack.feed_forward_size": 16}
+GPT = {"hidden_size": 16, "stack.num_layers": 1, "stack.num_heads": 2, "stack.feed_forward_size": 16}
 
 
 @pytest.fixture(scope="module")
@@ -123,19 +123,28 @@ def test_the_parameters_are_those_of_the_model(trained: Subject) -> None:
 
 
 def test_times_are_measured_by_length_and_threads(tmp_path: Path) -> None:
-    settings = {"family": "seq2seq", "hidden_size": 16, "embedding_size": 16, "attention": "none"}
-    subject = Subject(settings, 1, threads=1, folder=tmp_path)
-    measured = cost.update_seconds(subject, lengths=[3, 7], threads=[1], batch_tokens=21, repeats=1)
-    assert set(measured.numbers) == {"seconds_3_1", "seconds_7_1", "speedup_3", "speedup_7", "value", "growth"}
+    subject = Subject({"architecture": "lstm:none"}, 1, threads=1, folder=tmp_path)
+    measured = cost.cost_by_length(subject, lengths=[3, 7], threads=[1], tokens=21, rounds=1)
+    assert set(measured.numbers) == {"seconds_3_1", "seconds_7_1", "speedup_3", "speedup_7", "growth"}
     assert measured.numbers["growth"] == measured.numbers["seconds_7_1"] / measured.numbers["seconds_3_1"]
     assert measured.numbers["speedup_3"] == 1
     assert [x for x, _ in measured.curve] == [3, 7]
 
 
+def test_the_rate_of_training_is_the_median_of_the_log(trained: Subject) -> None:
+    events = [json.loads(line) for line in (trained.folder / "log.jsonl").read_text().splitlines()]
+    rates = [event["tokens_per_second"] for event in events if event["event"] == "step"]
+    if len(rates) < 2:
+        with pytest.raises(ConfigError, match="two are needed"):
+            cost.training_rate(trained)
+    else:
+        assert cost.training_rate(trained).numbers["value"] == median(rates[1:])
+
+
 def test_the_rate_counts_every_prediction(tmp_path: Path) -> None:
     numbers = cost.prediction_rate(Subject(GPT, 1, threads=1, folder=tmp_path), length=19, rows=3, repeats=1).numbers
     assert set(numbers) == {"every_position", "last_position"}
-    assert build_model(cost.CONFIGS["gpt"](vocab_size=5)).num_parameters()
+    assert all(rate > 0 for rate in numbers.values())
 
 
 def test_sinusoids_are_linear_under_shifts_and_random_codes_are_not(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
-"""Cost of models: parameters, time by length and threads, and how many predictions a pass learns from."""
+"""Cost of models: parameters, speed of training, time by length and threads, and predictions for each pass."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import product
 from statistics import median
 from typing import Any
 
@@ -15,16 +13,15 @@ from torch import Tensor
 
 from recipes.claims.measure import Measurement, Subject
 from regard.checkpoint.run_dir import RunDirectory
-from regard.config.models import GptConfig, TransformerConfig
-from regard.config.rnn_models import Seq2SeqConfig
+from regard.config.models import GptConfig
 from regard.config.settings import nest
+from regard.errors import ConfigError
 from regard.models import build_model
-from regard.models.base import EncoderDecoder
 from regard.packed_tokens import Tokens
+from regard.report.cost import CostSettings, measure_cost
 
 VOCAB_SIZE = 1000
 FIRST_TOKEN = 4  # after the special tokens
-CONFIGS: dict[str, Any] = {"transformer": TransformerConfig, "seq2seq": Seq2SeqConfig, "gpt": GptConfig}
 
 
 def parameters(subject: Subject) -> Measurement:
@@ -33,38 +30,32 @@ def parameters(subject: Subject) -> Measurement:
     return Measurement.from_value(summary["parameters"])
 
 
-def update_seconds(
-    subject: Subject,
-    *,
-    lengths: Sequence[int],
-    threads: Sequence[int] = (),
-    batch_tokens: int = 2048,
-    repeats: int = 5,
-) -> Measurement:
-    """Seconds for loss and gradient of a batch of equally many tokens, by the length of its sequences and by threads.
+def training_rate(subject: Subject) -> Measurement:
+    """Tokens that training reads in a second, the median over the updates of its log but the first."""
+    log: list[dict[str, Any]] = RunDirectory(subject.folder).read_log()
+    rates = [event["tokens_per_second"] for event in log if event["event"] == "step"]
+    if len(rates) < 2:
+        raise ConfigError(f"training_rate: {len(rates)} updates are in the log, but two are needed: train for longer")
+    return Measurement.from_value(median(rates[1:]))
 
-    The numbers are `seconds_LENGTH_THREADS`, of which the shortest length with the most threads is `value`; `growth` is
-    the time of the longest length in units of it, and `speedup_LENGTH` what the most threads gain over the fewest.
+
+def cost_by_length(
+    subject: Subject, *, lengths: Sequence[int], threads: Sequence[int], rounds: int = 5, tokens: int = 2048
+) -> Measurement:
+    """Seconds of an update of equally many tokens, by the length of their sequences and by threads, as `regard cost`.
+
+    The model is that of the setting `architecture`. The numbers are `seconds_LENGTH_THREADS`; `growth` is the time of
+    the longest sequences in units of the shortest, with the most threads, and `speedup_LENGTH` what the most threads
+    gain over the fewest.
     """
-    model = _build(subject, max_positions=max(lengths) + 1)
-    counts = [*(threads or (subject.threads,))]
-    numbers = {}
-    for length, count in product(lengths, counts):
-        torch.set_num_threads(count)
-        rows = max(1, batch_tokens // length)
-        source = _random_tokens(length, rows, subject.seed)
-        target = _random_tokens(length, rows, subject.seed + 1)
-        compute_loss = partial(_translation_loss, model, source, target)
-        numbers[f"seconds_{length}_{count}"] = _seconds_per_pass(compute_loss, model, repeats)
-    torch.set_num_threads(subject.threads)
-    for length in lengths:
-        numbers[f"speedup_{length}"] = (
-            numbers[f"seconds_{length}_{counts[0]}"] / numbers[f"seconds_{length}_{counts[-1]}"]
-        )
-    numbers["value"] = numbers[f"seconds_{lengths[0]}_{counts[-1]}"]
-    numbers["growth"] = numbers[f"seconds_{lengths[-1]}_{counts[-1]}"] / numbers["value"]
-    curve = tuple((float(length), numbers[f"seconds_{length}_{counts[-1]}"]) for length in lengths)
-    return Measurement(numbers, curve=curve)
+    architectures = (subject.settings["architecture"],)
+    report = measure_cost(CostSettings(architectures, tuple(lengths), tuple(threads), tokens=tokens, rounds=rounds))
+    seconds = {(point.length, point.threads): point.median for point in report.points}
+    most = threads[-1]
+    numbers = {f"seconds_{length}_{count}": value for (length, count), value in seconds.items()}
+    numbers |= {f"speedup_{length}": seconds[length, threads[0]] / seconds[length, most] for length in lengths}
+    numbers["growth"] = seconds[lengths[-1], most] / seconds[lengths[0], most]
+    return Measurement(numbers, curve=tuple((float(length), seconds[length, most]) for length in lengths))
 
 
 def prediction_rate(subject: Subject, *, length: int, rows: int = 32, repeats: int = 5) -> Measurement:
@@ -72,8 +63,11 @@ def prediction_rate(subject: Subject, *, length: int, rows: int = 32, repeats: i
 
     `every_position` predicts each token of a sequence in one pass, `last_position` only the last one.
     """
-    model = _build(subject, max_positions=length + 1)
-    tokens = _random_tokens(length + 1, rows, subject.seed)
+    sizes = {"vocab_size": VOCAB_SIZE, "max_positions": length + 1}
+    torch.manual_seed(subject.seed)
+    model: Any = build_model(GptConfig.from_dict({**sizes, **nest(subject.settings)}))
+    rng = np.random.default_rng(subject.seed)
+    tokens = Tokens.from_rows([*rng.integers(FIRST_TOKEN, VOCAB_SIZE, size=(rows, length + 1))])
     last = torch.arange(1, rows + 1) * length - 1  # indices of the last hidden states
 
     def every_position() -> Tensor:
@@ -89,26 +83,6 @@ def prediction_rate(subject: Subject, *, length: int, rows: int = 32, repeats: i
     every_seconds = _seconds_per_pass(every_position, model, repeats)
     last_seconds = _seconds_per_pass(last_position, model, repeats)
     return Measurement({"every_position": rows * length / every_seconds, "last_position": rows / last_seconds})
-
-
-def _build(subject: Subject, max_positions: int) -> Any:
-    """A model with random weights, of the settings of its config."""
-    settings = nest({name: value for name, value in subject.settings.items() if name != "family"})
-    family = subject.settings["family"]
-    sizes: dict[str, Any] = {"max_positions": max_positions}
-    names = ("vocab_size",) if family == "gpt" else ("source_vocab_size", "target_vocab_size")
-    sizes |= dict.fromkeys(names, VOCAB_SIZE)
-    torch.manual_seed(subject.seed)
-    return build_model(CONFIGS[family].from_dict({**sizes, **settings}))
-
-
-def _translation_loss(model: EncoderDecoder, source: Tokens, target: Tokens) -> Tensor:
-    return model.loss(source, target)[0]
-
-
-def _random_tokens(length: int, rows: int, seed: int) -> Tokens:
-    rng = np.random.default_rng(seed)
-    return Tokens.from_rows([*rng.integers(FIRST_TOKEN, VOCAB_SIZE, size=(rows, length))])
 
 
 def _seconds_per_pass(compute_loss: Callable[[], Tensor], model: torch.nn.Module, repeats: int) -> float:
