@@ -80,6 +80,8 @@ USING = [
     "reach runs/causal-lm texts.txt --sample 5 --out reach.tsv",
     "heads encoder coreference.tsv --links",
     "compare runs/translate runs/translate2 --test pairs.csv --out comparison --threads 1",
+    "compare labels.csv --task classify --arch counts,tuned:encoder --test labels.csv --out trained --threads 1 "
+    "--set training.steps=2 --set training.batch_tokens=64 --set training.precision=float32",
     "info runs/translate",
     "info encoder",
     "convert encoder converted",
