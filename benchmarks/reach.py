@@ -2,11 +2,11 @@
 
     python -m benchmarks.reach [--folder runs/reach] [--updates 300] [--sample 2000]
 
-Each model is trained for the same number of updates on distances of 0 to 20 letters, and measured on distances of 0 to
-200: influence by gradients and by occlusion, and exact match, by distance, with their rank correlations. The models have
-one size (preset micro) and default settings; encoders of RNNs read forwards only, so that the distance is the number of
-steps over which a state has to carry the digit. An interrupted run continues where it was; finished models are not
-trained again. The report is written to benchmarks/results/reach.json, its page to the folder.
+Each model is trained for the same number of updates on distances of 0 to 20 letters, and measured on distances of 0
+to 200: influence by gradients and by occlusion, and exact match, by distance, with their rank correlations. The models
+have one size (preset micro) and default settings; encoders of RNNs read forwards only, so that the distance is the
+number of steps over which a state has to carry the digit. An interrupted run continues where it was; finished models
+are not trained again. The report is written to benchmarks/results/reach.json, its page to the folder.
 """
 
 from __future__ import annotations
