@@ -1,12 +1,13 @@
 """How far an RNN, an RNN with attention and a Transformer look back, trained on recall over short distances.
 
-    python -m benchmarks.reach [--folder runs/reach] [--updates 300] [--sample 2000]
+    python -m benchmarks.reach [--folder runs/reach] [--seeds 1 2 3] [--sample 1000]
 
-Each model is trained for the same number of updates on distances of 0 to 20 letters, and measured on distances of 0
-to 200: influence by gradients and by occlusion, and exact match, by distance, with their rank correlations. The models
-have one size (preset micro) and default settings; encoders of RNNs read forwards only, so that the distance is the
-number of steps over which a state has to carry the digit. An interrupted run continues where it was; finished models
-are not trained again. The report is written to benchmarks/results/reach.json, its page to the folder.
+Each model is trained on distances of 0 to 20 letters until it recalls every digit of the validation data, and measured
+on distances of 0 to 200: influence by gradients and by occlusion, and exact match, by distance, with their rank
+correlations. The models have one size (preset micro) and default settings; encoders of RNNs read forwards only, so that
+the distance is the number of steps over which a state has to carry the digit. An interrupted run continues where it
+was; finished models are not trained again. The report is written to benchmarks/results/reach.json, its page to the
+folder.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ RESULT = Path(__file__).parent / "results" / "reach.json"
 TRAINED_DISTANCES = (0, 20)
 MEASURED_DISTANCES = (0, 200)
 COUNTS = {"train": 20_000, "valid": 300, "test": 2_000}
+EVALUATE_EVERY = 25  # updates
+MAX_UPDATES = 1_000
 MODELS: dict[str, dict[str, Any]] = {
     "rnn": {"architecture": "rnn", "seq2seq.attention": "none", "seq2seq.directions": "one"},
     "rnn-attention": {"architecture": "rnn", "seq2seq.attention": "additive", "seq2seq.directions": "one"},
@@ -46,16 +49,19 @@ def write_data(folder: Path) -> dict[str, Path]:
     return files
 
 
-def train(settings: Mapping[str, Any], files: Mapping[str, Path], folder: Path, updates: int) -> None:
-    """Train a model, or continue its training."""
+def train(settings: Mapping[str, Any], files: Mapping[str, Path], folder: Path, seed: int) -> int:
+    """Train a model, or continue its training; return the number of updates."""
     config = TranslateRun.build(
         {
             **settings,
             "preset": "micro",
             "data.train": [str(files["train"])],
             "data.valid": [str(files["valid"])],
-            "training.steps": updates,
-            "training.evaluate_every": updates,
+            "training.seed": seed,
+            "training.steps": MAX_UPDATES,
+            "training.evaluate_every": EVALUATE_EVERY,
+            "training.metric": "exact_match",
+            "training.stop_at": 100.0,
             "training.threads": 1,
             "training.precision": "float32",
         }
@@ -63,22 +69,26 @@ def train(settings: Mapping[str, Any], files: Mapping[str, Path], folder: Path, 
     report = train_run(config, folder)
     if not report.is_finished:
         raise SystemExit(f"{report.reason} stopped {folder} at step {report.step}: the same command resumes")
+    return report.step
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/reach"))
-    parser.add_argument("--updates", type=int, default=300)
-    parser.add_argument("--sample", type=int, default=2_000, help="predictions to measure")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--sample", type=int, default=1_000, help="predictions to measure")
     parser.add_argument("--minutes", type=float, default=5.0, help="limit of measuring a model")
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     files = write_data(arguments.folder / "data")
+    updates = {}
     for name, settings in MODELS.items():
-        print(name, flush=True)
-        train(settings, files, arguments.folder / name, arguments.updates)
+        for seed in arguments.seeds:
+            folder = arguments.folder / f"{name}-{seed}"
+            updates[folder.name] = train(settings, files, folder, seed)
+            print(f"{folder.name}: {updates[folder.name]} updates", flush=True)
     report = measure_reach(
-        [str(arguments.folder / name) for name in MODELS],
+        [str(arguments.folder / name) for name in updates],
         [str(files["test"])],
         sample=arguments.sample,
         minutes=arguments.minutes,
@@ -88,7 +98,7 @@ def main() -> None:
     (arguments.folder / "reach.html").write_text(report.page())
     result = {
         "processor": processor_identity(),
-        "updates": arguments.updates,
+        "updates": updates,
         "trained_distances": TRAINED_DISTANCES,
         "measured_distances": MEASURED_DISTANCES,
         "settings": MODELS,

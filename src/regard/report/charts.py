@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,25 @@ def interval_chart(scores: Mapping[str, tuple[float, float, float]], *, title: s
         drawing.disc(to_x(mean), y, 4, colour)
     drawing.end(bottom + BOTTOM)
     return svg_text(drawing, title=title)
+
+
+def chart_page(title: str, lines: Sequence[str], charts: Mapping[str, str], after: str = "") -> str:
+    """Build a self-contained page without scripts: lines of text, charts by title, and HTML after them.
+
+    >>> chart_page("<a>", ["b"], {}).count("<a>")
+    0
+    """
+    title = html.escape(title)
+    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    figures = "".join(
+        f"<figure><figcaption><b>{html.escape(name)}</b></figcaption>{chart}</figure>" for name, chart in charts.items()
+    )
+    return (
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>{text}{figures}{after}</main></body></html>\n"
+    )
 
 
 def heat_map(weights: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:

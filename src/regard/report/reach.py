@@ -19,7 +19,7 @@ from regard.interpret.reach import (
     pooled_correlation,
     reach_curve,
 )
-from regard.report.charts import PAGE_STYLE, line_chart
+from regard.report.charts import chart_page, line_chart
 
 MISSING = "–"
 BINS = 12  # ranges of distances
@@ -172,22 +172,12 @@ class ReachReport:
 
     def page(self) -> str:
         """The report as one self-contained page without scripts."""
-        title = html.escape(f"Reach of {', '.join(curve.model for curve in self.curves)}")
-        figures = "".join(
-            f"<figure><figcaption><b>{html.escape(name)}</b></figcaption>{chart}</figure>"
-            for name, chart in self.charts().items()
-        )
         models = "".join(
             f"<dt>{html.escape(curve.model)}</dt><dd>{html.escape(curve.summary)}</dd>" for curve in self.curves
         )
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.summary())
-        return (
-            f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
-            '<meta name=viewport content="width=device-width, initial-scale=1">'
-            "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-            f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>{lines}{figures}"
-            f"<h2>Models</h2><dl>{models}</dl>{_html_table(self.table())}</main></body></html>\n"
-        )
+        after = f"<h2>Models</h2><dl>{models}</dl>{_html_table(self.table())}"
+        title = f"Reach of {', '.join(curve.model for curve in self.curves)}"
+        return chart_page(title, self.summary(), self.charts(), after)
 
 
 def measure_reach(
