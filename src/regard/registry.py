@@ -126,6 +126,7 @@ TASKS: Registry[Task] = Registry(
             commands=(
                 "reviews.csv --from bert-base-uncased --out runs/mood",
                 "survey.csv --text review --label sentiment --minutes 5 --out runs/survey",
+                "reviews.csv --arch transformer --out runs/mood",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={
@@ -192,7 +193,10 @@ TASKS: Registry[Task] = Registry(
             run_config=f"{_RUNS}:AnswerRun",
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
-            commands=("squad.json --from bert-base-uncased --out runs/answers",),
+            commands=(
+                "squad.json --from bert-base-uncased --out runs/answers",
+                "squad.json --arch transformer --out runs/answers",
+            ),
             experiments={
                 "transformer": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment",
                 "pretrained": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment",
