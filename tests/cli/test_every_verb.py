@@ -79,9 +79,10 @@ USING = [
     "reach runs/translate runs/translate2 pairs.csv --sample 5 --out reach.html",
     "reach runs/causal-lm texts.txt --sample 5 --out reach.tsv",
     "heads encoder coreference.tsv --links",
+    "probe encoder tags.conll --out probe.html",
+    "probe runs/elmo tags.conll --target position --out probe.tsv",
+    "probe runs/translate brackets.conll --target depth --side decoder",
     "compare runs/translate runs/translate2 --test pairs.csv --out comparison --threads 1",
-    "compare labels.csv --task classify --arch counts,tuned:encoder --test labels.csv --out trained --threads 1 "
-    "--set training.steps=2 --set training.batch_tokens=64 --set training.precision=float32",
     "info runs/translate",
     "info encoder",
     "convert encoder converted",
@@ -91,7 +92,7 @@ USING = [
     "data make copy --count 3 --out copy.tsv",
     "data make recall --count 3 --distance 2-5 --out recall.tsv",
     "data make coreference --count 3 --out pronouns.tsv",
-    "data make brackets --count 3 --out brackets.conll",
+    "data make brackets --count 3 --out brackets.txt",
     "doctor --quick",
     "bench encoder --quick --rounds 1 --count 2 --threads 1",
     "cost --lengths 3 --threads 1 --hidden 8 --layers 1 --tokens 5 --rounds 1 --out cost.html",
@@ -134,6 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(write_task_data(folder))
         Path("story.txt").write_text("1 Mary went to the kitchen.\n2 Where is Mary?\tkitchen\t1\n")
         assert run(["data", "make", "coreference", "--count", "5", "--out", "coreference.tsv"]) == 0
+        assert run(["data", "make", "brackets", "--count", "20", "--lengths", "4-9", "--out", "brackets.conll"]) == 0
         patch.setattr(demo, "NUM_PAIRS", {"train": 500, "valid": 11})  # as in the demo's own test
         patch.setattr(demo, "NUM_TEST_DATES", 43)
         yield folder

@@ -34,6 +34,7 @@ MODEL_VERBS = (
     "score",
     "similar",
     "heads",
+    "probe",
     "see",
     "figure",
 )

@@ -36,6 +36,7 @@ VERBS = {
     "figure": ("figure", "one figure of a model's attention, for a paper: SVG, PDF, PNG, TikZ"),
     "see": ("see", "attention of a model: a page in the browser, or a file"),
     "heads": ("heads", "statistics and importance of every attention head on your data"),
+    "probe": ("probe", "linear probes of every layer: tags, positions or depths that it encodes"),
     "reach": ("reach", "how far a model looks back: influence and exact match by distance"),
     "compare": ("compare", "several models on one data set: one report"),
     "info": ("info", "contents and state of a model or run folder"),

@@ -6,7 +6,8 @@ import click
 
 from regard.cli.bench import parse_numbers, split_list
 from regard.cli.options import Option, verb
-from regard.cli.output import check_report_name, note, print_report
+from regard.cli.output import align_columns, json_line, note, print_result, write_lines
+from regard.errors import UsageError
 
 HELP = """Measure what architectures cost by sequence length: seconds and operations of an update, and state size.
 
@@ -18,6 +19,7 @@ while a sentence is generated: an RNN's has one size, a Transformer's key-value 
   regard cost --out cost.html
   regard cost --architectures rnn,gru:none,transformer --lengths 16,64,256 --threads 1,2 --rounds 3
 """
+EXTENSIONS = (".html", ".json", ".tsv")
 
 
 @verb(
@@ -70,7 +72,8 @@ def cost(
     as_json: bool,
 ) -> None:
     """Measure the cost of architectures and report it."""
-    check_report_name(out)
+    if out and not out.endswith(EXTENSIONS):
+        raise UsageError(f"{out}: the report is written as {', '.join(EXTENSIONS)}: name such a file")
     from regard.report.cost import CostSettings, measure_cost
 
     settings = CostSettings(
@@ -84,4 +87,12 @@ def cost(
         rounds=rounds,
     )
     report = measure_cost(settings, log=note)
-    print_report(report, out, as_json)
+    if out:
+        if out.endswith(".html"):
+            write_lines(out, [report.page()])
+        elif out.endswith(".json"):
+            write_lines(out, [json_line(report.to_dict())])
+        else:
+            write_lines(out, report.tsv())
+        note(f"report: {out}")
+    print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)

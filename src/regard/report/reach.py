@@ -19,7 +19,8 @@ from regard.interpret.reach import (
     pooled_correlation,
     reach_curve,
 )
-from regard.report.charts import chart_page, line_chart
+from regard.report.charts import line_chart
+from regard.report.html_page import html_figures, html_page, html_paragraphs, html_table
 
 MISSING = "–"
 BINS = 12  # ranges of distances
@@ -175,9 +176,11 @@ class ReachReport:
         models = "".join(
             f"<dt>{html.escape(curve.model)}</dt><dd>{html.escape(curve.summary)}</dd>" for curve in self.curves
         )
-        after = f"<h2>Models</h2><dl>{models}</dl>{_html_table(self.table())}"
-        title = f"Reach of {', '.join(curve.model for curve in self.curves)}"
-        return chart_page(title, self.summary(), self.charts(), after)
+        return html_page(
+            f"Reach of {', '.join(curve.model for curve in self.curves)}",
+            f"{html_paragraphs(self.summary())}{html_figures(self.charts())}<h2>Models</h2><dl>{models}</dl>"
+            f"{html_table(self.table())}",
+        )
 
 
 def measure_reach(
@@ -225,15 +228,6 @@ def model_names(models: Sequence[str]) -> list[str]:
 def _series(curve: ReachCurve, chart: Chart) -> list[tuple[float, float]]:
     points = [(point.distance, chart.value(point)) for point in curve.points]
     return [(distance, value) for distance, value in points if not math.isnan(value)]
-
-
-def _html_table(rows: Sequence[Sequence[str]]) -> str:
-    header, *body = ([html.escape(cell) for cell in row] for row in rows)
-    head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
-    lines = "".join(
-        f"<tr><th scope=row>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for name, *cells in body
-    )
-    return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 
 
 def _format(value: float | None, number_format: str) -> str:

@@ -82,6 +82,7 @@ class FrozenFeatures(Generic[ModelT]):
     before: tuple[int, ...] = ()  # special tokens that the model reads before a text
     after: tuple[int, ...] = ()
     max_length: int = UNLIMITED  # tokens of a row with its special tokens
+    is_isolated: bool = True  # from traces and ablations, which are meant for the model that reads the features
 
     @property
     def num_layers(self) -> int:
@@ -138,8 +139,8 @@ class FrozenFeatures(Generic[ModelT]):
         lengths = np.array([[len(row)] for row in rows], dtype=np.int64).reshape(-1, 1)
         for indices in length_sorted_batches(lengths, max_tokens=BATCH_TOKENS):
             tokens = Tokens.from_rows([rows[index] for index in indices])
-            # in a context of its own: traces and ablations are meant for the model that reads the features
-            layers = self._select(contextvars.Context().run(self.model.layer_states, tokens))
+            context = contextvars.Context() if self.is_isolated else contextvars.copy_context()
+            layers = self._select(context.run(self.model.layer_states, tokens))
             for index, of_row in zip(indices, np.split(layers, tokens.offsets[1:-1]), strict=True):
                 row_layers[index] = of_row[len(self.before) : len(of_row) - len(self.after)]
         return row_layers

@@ -29,10 +29,7 @@ from regard.training.throughput import default_threads
 from regard.training.verdict import Verdict, VerdictDict
 
 # settings of `training` that may differ when a run is resumed
-RESUMABLE_SETTINGS = (
-    *("threads", "workers", "worker_timeout", "save_every", "max_checkpoints", "device", "tensorboard"),
-    "log_gradients",
-)
+RESUMABLE_SETTINGS = ("threads", "workers", "worker_timeout", "save_every", "max_checkpoints", "device", "tensorboard")
 SPINNING_NOTE = (
     "torch was imported before regard, so idle threads keep spinning: import regard first where other programs use the "
     "processor, too"
