@@ -119,6 +119,7 @@ TASKS: Registry[Task] = Registry(
             "and --label select others, by name or number, and `evaluate`, `heads` and `distil` then use them, too",
             commands=(
                 "reviews.csv --from bert-base-uncased --out runs/mood",
+                "reviews.csv --from gpt2 --lm-weight 0.5 --out runs/mood-gpt",
                 "survey.csv --text review --label sentiment --minutes 5 --out runs/survey",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),

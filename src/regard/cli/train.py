@@ -110,6 +110,7 @@ SECTIONS = {  # prefix of settings → section of the help; the first match coun
 SKIPPED = ("task", "data.train", "distillation.")  # settings without an option
 ADVANCED = (  # settings with a short flag that only `--help-all` lists
     "fine_tuning.feature_layers",
+    "fine_tuning.lm_weight",
     "allow_unused",
     "training.average_checkpoints",
     "training.evaluate_every",

@@ -79,7 +79,7 @@ class DataConfig(Config):
     max_length: int = knob(
         256,
         "Maximum tokens of a text, special tokens included; a longer one is truncated, or cut into windows for a "
-        "pretrained encoder.",
+        "Transformer.",
         low=1,
     )
 

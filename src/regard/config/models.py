@@ -179,7 +179,7 @@ ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "sp
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(Config):
-    """A bidirectional Transformer encoder (Devlin et al. 2019). Its relatives differ in settings."""
+    """A Transformer encoder (Devlin et al. 2019). Its relatives, also GPT with a task's head, differ in settings."""
 
     family: str = knob("bert", "Model family.", choices=("bert",))
     vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)

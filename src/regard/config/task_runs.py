@@ -347,8 +347,8 @@ class AnswerRun(EncoderRun):
     def check(self) -> None:
         if self.architecture == "pretrained" and not self.pretrained:
             raise ConfigError(
-                "question answering starts from an encoder: add --from MODEL to fine-tune one, or --arch transformer "
-                "to train one from scratch"
+                "question answering needs a Transformer: add --from MODEL to fine-tune one, or --arch transformer to "
+                "train one from scratch"
             )
         super().check()
 

@@ -231,7 +231,7 @@ class FineTuningConfig(Config):
         "Class weights in the loss; balanced: inversely proportional to the frequency of a label.",
         choices=("none", "balanced"),
     )
-    freeze_encoder: bool = knob(False, "Train only the head; the encoder's hidden states are computed once.")
+    freeze_encoder: bool = knob(False, "Train only the head; the hidden states of the Transformer are computed once.")
     random_init: bool = knob(
         False, "Start from random weights of the same size, to measure what pre-training contributes."
     )
