@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("convert", "numbers", "onnx", "tensorboard", "figures", "serve")  # what is installed beside the dependencies
-TEST_TOOLS = ("pytest", "hypothesis", "pytest-xdist")
+TEST_TOOLS = ("pytest", "hypothesis", "pytest-xdist", "jsonschema")
 QUICK_TESTS = ("config", "text", "data", "checkpoint", "pipeline", "cli", "server/test_server.py")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)>=([0-9.]+)")
 

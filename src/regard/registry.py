@@ -50,12 +50,16 @@ class Task:
     procedure: Any = None  # (RunContext) → TrainingProcedure
     distillation: Any = None  # experiment of `regard distil`
     read_examples: Any = None  # (files, ReadConfig) → examples: the data of several seeds
+    architectures: Any = None  # entry of `regard compare --arch` → config.architecture.Architecture
+    comparison: Any = None  # (task) → TaskComparison: what `regard compare` needs to know of the task
     has_many_files: bool = True  # whether any number of files is allowed; otherwise one or two
 
 
 _RUNS = "regard.config.task_runs"
 _LM_RUNS = "regard.config.language_model_runs"
 _EXPERIMENTS = "regard.training.experiments"
+_ARCHITECTURES = "regard.config.architecture"
+_COMPARISONS = "regard.report.comparison.tasks"
 _BATCHES = "regard.training.batch_procedure:BatchProcedure"
 _SEEDS = "regard.training.run:build_seed_procedure"
 TASKS: Registry[Task] = Registry(
@@ -94,6 +98,8 @@ TASKS: Registry[Task] = Registry(
             },
             procedure=_BATCHES,
             has_many_files=False,
+            architectures=f"{_ARCHITECTURES}:TRANSLATE",
+            comparison=f"{_COMPARISONS}:TranslationComparison",
         ),
         "classify": Task(
             field_name="text classifier",
@@ -121,6 +127,7 @@ TASKS: Registry[Task] = Registry(
                 "reviews.csv --from bert-base-uncased --out runs/mood",
                 "reviews.csv --from gpt2 --lm-weight 0.5 --out runs/mood-gpt",
                 "survey.csv --text review --label sentiment --minutes 5 --out runs/survey",
+                "reviews.csv --arch transformer --out runs/mood",
                 "reviews.csv --features runs/elmo --out runs/mood",
             ),
             experiments={
@@ -132,6 +139,8 @@ TASKS: Registry[Task] = Registry(
             distillation=f"{_EXPERIMENTS}.distillation:ClassificationDistillation",
             read_examples="regard.data.labelled:read_labelled",
             has_many_files=False,
+            architectures=f"{_ARCHITECTURES}:CLASSIFY",
+            comparison=f"{_COMPARISONS}:LabelComparison",
         ),
         "tag": Task(
             field_name="token classifier",
@@ -162,6 +171,8 @@ TASKS: Registry[Task] = Registry(
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:TaggingDistillation",
             read_examples="regard.data.conll:read_tagged",
+            architectures=f"{_ARCHITECTURES}:TAG",
+            comparison=f"{_COMPARISONS}:TagComparison",
         ),
         "answer": Task(
             field_name="extractive question-answering model",
@@ -183,7 +194,10 @@ TASKS: Registry[Task] = Registry(
             run_config=f"{_RUNS}:AnswerRun",
             summary="fine-tune extractive question answering",
             data="questions and passages in SQuAD format",
-            commands=("squad.json --from bert-base-uncased --out runs/answers",),
+            commands=(
+                "squad.json --from bert-base-uncased --out runs/answers",
+                "squad.json --arch transformer --out runs/answers",
+            ),
             experiments={
                 "transformer": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment",
                 "pretrained": f"{_EXPERIMENTS}.question_answering:QuestionAnsweringExperiment",
@@ -191,6 +205,8 @@ TASKS: Registry[Task] = Registry(
             procedure=_SEEDS,
             distillation=f"{_EXPERIMENTS}.distillation:QuestionAnsweringDistillation",
             read_examples="regard.data.squad:read_squad",
+            architectures=f"{_ARCHITECTURES}:ANSWER",
+            comparison=f"{_COMPARISONS}:AnswerComparison",
         ),
         "masked-lm": Task(
             field_name="masked language model",
@@ -280,6 +296,8 @@ TASKS: Registry[Task] = Registry(
             commands=("qa1_train.txt qa2_train.txt --valid qa1_test.txt qa2_test.txt --hops 3 --out runs/babi",),
             experiments={"memory-network": None},
             procedure=f"{_EXPERIMENTS}.story_qa:MemoryNetworkProcedure",
+            architectures=f"{_ARCHITECTURES}:STORY_QA",
+            comparison=f"{_COMPARISONS}:StoryComparison",
         ),
         "embed": Task(
             field_name="encoder",

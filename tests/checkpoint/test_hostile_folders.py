@@ -52,10 +52,10 @@ def test_nothing_is_unpickled_but_tensors() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured on Linux alone")
 @pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
 def test_hostile_folders_are_answered_or_refused_within_their_limits(tmp_path: Path) -> None:
-    root = Path(regard.__file__).parents[2]
+    root = Path(__file__).parents[2]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)]),
+        "PYTHONPATH": os.pathsep.join([str(Path(regard.__file__).parents[1]), str(root)]),
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
     }

@@ -168,9 +168,7 @@ def test_options_without_an_effect_do_not_exist(capfd: pytest.CaptureFixture[str
     for name, option in [
         ("evaluate", "--nbest"),
         ("evaluate", "--diversity-penalty"),
-        ("compare", "--task"),
-        ("compare", "--pair"),
-        ("compare", "--label-separator"),
+        ("compare", "--nbest"),
         ("score", "--label"),
         ("data check", "--text"),
         ("similar", "--normalize"),

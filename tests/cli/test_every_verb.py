@@ -83,6 +83,8 @@ USING = [
     "probe runs/elmo tags.conll --target position --out probe.tsv",
     "probe runs/translate brackets.conll --target depth --side decoder",
     "compare runs/translate runs/translate2 --test pairs.csv --out comparison --threads 1",
+    "compare labels.csv --task classify --arch counts,tuned:encoder --test labels.csv --out trained --threads 1 "
+    "--set training.steps=2 --set training.batch_tokens=64 --set training.precision=float32",
     "info runs/translate",
     "info encoder",
     "convert encoder converted",

@@ -39,7 +39,8 @@ SHORT_PLANS = {  # verb, or verb and task → options that keep training short
     ),
     "train": ("--steps", "2", "--batch-tokens", "256", "--precision", "float32"),
     "distil": ("--steps", "2"),
-    "compare": ("--minutes", "0.005", "--preset", "micro"),
+    "compare": ("--minutes", "0.005"),
+    "compare pairs.tsv": ("--minutes", "0.005", "--preset", "micro"),
     "demo": ("--seconds", "1"),
     "heads": ("--sample", "4"),
     "probe": ("--sample", "40"),
@@ -146,6 +147,8 @@ def shorten(arguments: list[str]) -> list[str]:
     """
     verb = arguments[0]
     plan = SHORT_PLANS.get(" ".join(arguments[:2]), SHORT_PLANS.get(verb, ()))
+    if verb == "compare" and "--arch" not in arguments:  # of finished runs
+        plan = ()
     dropped_flags = {*plan[::2], *(BUDGET_FLAGS if plan else ())}
     shortened: list[str] = []
     flag = ""  # the argument before

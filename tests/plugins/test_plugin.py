@@ -80,6 +80,10 @@ def outputs(site: Path, trained: str, mails: str, tmp_path_factory: pytest.TempP
         "page": ["see", trained, text, "--out", str(folder / "page.html")],
         "figure": ["figure", trained, text, "--view", "matrix", "--words"],
         "heads": ["heads", trained, mails, "--sample", "8", "--json"],
+        "compare": [
+            *("compare", mails, "--task", "spam", "--test", mails, "--arch", "counts,narrow", "--json"),
+            *("--set", "training.steps=5", "--threads", "1", "--out", str(folder / "compared")),
+        ],
         "recipe": ["train", "--recipe", f"{trained}/run.json", "--out", str(folder / "again")],
     }
     process = run(["-c", RUN_VERBS, json.dumps(commands)], site)
@@ -112,6 +116,13 @@ def test_evaluate_computes_the_metric(outputs: dict[str, str]) -> None:
 def test_info_describes_the_model(outputs: dict[str, str]) -> None:
     assert "log-distance encoder, 2 layers of 24, 2 heads, log-distance positions, 2 labels" in outputs["info"]
     assert "labels: mail, spam" in outputs["info"] and "false alarms" in outputs["info"]
+
+
+def test_compare_trains_the_architectures_of_the_task(outputs: dict[str, str]) -> None:
+    report = json.loads(outputs["compare"].splitlines()[-1])
+    counts, narrow = report["models"]
+    assert (report["task"], report["metric"], counts["score"]) == ("spam", "accuracy", 100.0)
+    assert "2 layers of 8" in narrow["summary"] and narrow["attention"]
 
 
 def test_see_and_figure_show_the_attention(outputs: dict[str, str]) -> None:

@@ -6,8 +6,7 @@ import click
 
 from regard.cli.bench import parse_numbers, split_list
 from regard.cli.options import Option, verb
-from regard.cli.output import align_columns, json_line, note, print_result, write_lines
-from regard.errors import UsageError
+from regard.cli.output import check_report_name, note, print_report
 
 HELP = """Measure what architectures cost by sequence length: seconds and operations of an update, and state size.
 
@@ -19,7 +18,6 @@ while a sentence is generated: an RNN's has one size, a Transformer's key-value 
   regard cost --out cost.html
   regard cost --architectures rnn,gru:none,transformer --lengths 16,64,256 --threads 1,2 --rounds 3
 """
-EXTENSIONS = (".html", ".json", ".tsv")
 
 
 @verb(
@@ -72,8 +70,7 @@ def cost(
     as_json: bool,
 ) -> None:
     """Measure the cost of architectures and report it."""
-    if out and not out.endswith(EXTENSIONS):
-        raise UsageError(f"{out}: the report is written as {', '.join(EXTENSIONS)}: name such a file")
+    check_report_name(out)
     from regard.report.cost import CostSettings, measure_cost
 
     settings = CostSettings(
@@ -87,12 +84,4 @@ def cost(
         rounds=rounds,
     )
     report = measure_cost(settings, log=note)
-    if out:
-        if out.endswith(".html"):
-            write_lines(out, [report.page()])
-        elif out.endswith(".json"):
-            write_lines(out, [json_line(report.to_dict())])
-        else:
-            write_lines(out, report.tsv())
-        note(f"report: {out}")
-    print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)
+    print_report(report, out, as_json)

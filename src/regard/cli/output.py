@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, Protocol, TypeVar, cast
 
 from regard.checkpoint.atomic import Sink, write_file
 from regard.cli.progress import JsonListener, LogListener, ProgressBarListener, with_progress
@@ -17,6 +17,7 @@ from regard.errors import UsageError
 from regard.formatting import finite_values
 
 Item = TypeVar("Item")
+REPORT_EXTENSIONS = (".html", ".json", ".tsv")
 
 
 def print_result(result: Any, lines: Iterable[str], as_json: bool) -> None:
@@ -101,6 +102,35 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
                 compressed.write(f"{line}\n".encode())
 
     write_file(Path(path), write)
+
+
+class Report(Protocol):
+    """What a verb measured: a table with a summary, and a page with charts."""
+
+    def table(self) -> list[list[str]]: ...
+    def summary(self) -> list[str]: ...
+    def tsv(self) -> Iterable[str]: ...
+    def page(self) -> str: ...
+    def to_dict(self) -> Any: ...
+
+
+def check_report_name(out: str | None) -> None:
+    """Refuse a name that says no format, before anything is measured."""
+    if out and not out.endswith(REPORT_EXTENSIONS):
+        raise UsageError(f"{out}: the report is written as {', '.join(REPORT_EXTENSIONS)}: name such a file")
+
+
+def print_report(report: Report, out: str | None, as_json: bool) -> None:
+    """Write a report to a file, in the format of its name, and print it."""
+    if out:
+        if out.endswith(".html"):
+            write_lines(out, [report.page()])
+        elif out.endswith(".json"):
+            write_lines(out, [json_line(report.to_dict())])
+        else:
+            write_lines(out, report.tsv())
+        note(f"report: {out}")
+    print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)
 
 
 def write_array(path: str, array: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from regard.cli.model_options import PAIR_READ_OPTIONS, TORCH_OPTIONS
-from regard.cli.options import FiniteRange, Option, changed_settings, verb
-from regard.cli.output import align_columns, json_line, note, print_result, write_lines
+from regard.cli.options import FiniteRange, Option, changed_settings, reject_other_options, verb
+from regard.cli.output import check_report_name, note, print_report
 from regard.config.data import ReadConfig
 from regard.errors import UsageError
 
@@ -25,11 +25,12 @@ Models are translation models, with or without attention, or causal language mod
 running text. Of each sentence pair, one target token is predicted. `regard data make recall` generates pairs with a
 known distance.
 
+--history shows the gradient norms by layer and distance that a run with --log-gradients has logged; it needs no FILES.
+
 \b
   regard reach runs/en-de runs/mine test.en test.de --out reach.html
   regard reach runs/gpt books/one.txt --sample 500 --json
 """
-EXTENSIONS = (".html", ".json", ".tsv")
 
 
 @verb(
@@ -52,10 +53,11 @@ EXTENSIONS = (".html", ".json", ".tsv")
         ),
         Option(["--bins"], type=click.IntRange(3), default=12, help="Ranges of distances, at most. [default: 12]"),
         Option(["--seed"], type=click.IntRange(0), default=0, help="Random seed of the sample. [default: 0]"),
+        Option(["--history"], is_flag=True, help="Show the gradient norms that a run has logged during training."),
         *PAIR_READ_OPTIONS,
         *TORCH_OPTIONS,
     ],
-    output=["regard.report.reach:ReachReportDict"],
+    output=["regard.report.reach:ReachReportDict", "regard.report.gradient_history:GradientHistoryDict"],
 )
 def reach(
     context: click.Context,
@@ -65,12 +67,15 @@ def reach(
     minutes: float,
     bins: int,
     seed: int,
+    history: bool,
     as_json: bool,
     **load_options: Any,
 ) -> None:
     """Measure the reach of models and report it."""
-    if out and not out.endswith(EXTENSIONS):
-        raise UsageError(f"{out}: the report is written as {', '.join(EXTENSIONS)}: name such a file")
+    check_report_name(out)
+    if history:
+        _show_history(context, inputs, out, as_json)
+        return
     files = [name for name in inputs if Path(name).is_file()]
     models = [name for name in inputs if name not in files]
     if not files or not models:
@@ -89,12 +94,14 @@ def reach(
         notify=note,
         **load_options,
     )
-    if out:
-        if out.endswith(".html"):
-            write_lines(out, [report.page()])
-        elif out.endswith(".json"):
-            write_lines(out, [json_line(report.to_dict())])
-        else:
-            write_lines(out, report.tsv())
-        note(f"report: {out}")
-    print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)
+    print_report(report, out, as_json)
+
+
+def _show_history(context: click.Context, inputs: tuple[str, ...], out: str | None, as_json: bool) -> None:
+    """Show the gradients that a run has logged."""
+    from regard.report.gradient_history import read_gradient_history
+
+    reject_other_options(context, ("--history", "--out", "--json"), "--history")
+    if len(inputs) != 1:
+        raise UsageError(f"--history shows one run, not {len(inputs)} inputs: regard reach RUN --history")
+    print_report(read_gradient_history(inputs[0]), out, as_json)

@@ -32,7 +32,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "translate": {"--prefix": "--target-prefix"},
     "tag": {"--columns": "--conll", "--words": "--pretokenized"},
     "similar": {"--among": "--corpus"},
-    "compare": {"--on": "--test", "--text": "--sentence"},
+    "compare": {"--on": "--test", "--sentence": "--example", "--seed": "--seeds"},
     "evaluate": {"--errors": "--page"},
     "data join": {"--most": "--max-pairs"},
     "see": {

@@ -126,6 +126,11 @@ class TrainingConfig(ComputeConfig):
     )
     evaluate_every: int = knob(AUTO, "Updates between evaluations; auto: by the length of training.", low=1)
     save_every: int = knob(AUTO, "Updates between checkpoints; auto: about one a minute.", low=1)
+    log_gradients: bool = knob(
+        False,
+        "Log gradient norms by layer, and by distance from the end of the text, of one batch at every evaluation; "
+        "`regard reach RUN --history` shows them.",
+    )
     precision: str = knob(
         "auto", "Compute precision; auto: the faster one in a benchmark.", choices=("auto", "float32", "bf16")
     )

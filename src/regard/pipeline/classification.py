@@ -282,6 +282,19 @@ class ClassificationPipeline(PicklablePipeline):
         """Classify one text, or a pair of texts."""
         return self.classify([text], None if pair is None else [pair])[0]
 
+    def predict_examples(self, examples: LabelledTexts) -> PredictedLabels | PredictedLabelSets:
+        """Predict the labels of a test set; the result is the argument of every metric."""
+        return self._collect(examples, self.classify(examples.texts, examples.pairs))
+
+    def _collect(self, examples: LabelledTexts, predictions: Sequence[Label]) -> PredictedLabels | PredictedLabelSets:
+        """Predicted labels beside those of the examples."""
+        if self.thresholds is not None:
+            predicted_sets = np.array([[name in label.labels for name in self.labels] for label in predictions])
+            label_matrix = examples.label_matrix(self.labels)  # [texts, labels]
+            return PredictedLabelSets(predictions=predicted_sets, references=label_matrix > 0, labels=self.labels)
+        predicted = np.array([self.labels.index(label) for label in predictions], dtype=np.int64)
+        return PredictedLabels(predictions=predicted, references=examples.label_ids(self.labels), labels=self.labels)
+
     def evaluate(
         self, examples: LabelledTexts, predictions: Sequence[Label], *, metrics: Sequence[str] = ()
     ) -> dict[str, Any]:
@@ -296,37 +309,34 @@ class ClassificationPipeline(PicklablePipeline):
         }
         rows = [[label.probabilities.get(name, 0.0) for name in self.labels] for label in predictions]
         probabilities = np.array(rows)  # [texts, labels]
-        if self.thresholds is not None:
-            return {**self._evaluate_multi_label(examples, predictions, probabilities, scoring), **reading}
-        targets = examples.label_ids(self.labels)
-        predicted = np.array([self.labels.index(label) for label in predictions], dtype=np.int64)
-        label_predictions = PredictedLabels(predictions=predicted, references=targets, labels=self.labels)
-        confusion = label_predictions.confusion
+        collected = self._collect(examples, predictions)
+        if isinstance(collected, PredictedLabelSets):
+            return {**self._evaluate_label_sets(collected, probabilities, scoring), **reading}
+        confusion = collected.confusion
+        is_right = collected.predictions == collected.references
         return {
             "texts": len(examples),
             **label_scores(confusion),
-            **scoring.compute_final(label_predictions),
-            "calibration_error": calibration_error(probabilities.max(1), predicted == targets),
+            **scoring.compute_final(collected),
+            "calibration_error": calibration_error(probabilities.max(1), is_right),
             "labels": self.labels,
             "confusion": confusion.tolist(),
             **reading,
         }
 
-    def _evaluate_multi_label(
-        self, examples: LabelledTexts, predictions: Sequence[Label], probabilities: Probabilities, scoring: Scoring
+    def _evaluate_label_sets(
+        self, collected: PredictedLabelSets, probabilities: Probabilities, scoring: Scoring
     ) -> dict[str, Any]:
-        targets = examples.label_matrix(self.labels)  # [texts, labels]
-        predicted = np.array([[name in label.labels for name in self.labels] for label in predictions])
+        predicted = collected.predictions  # [texts, labels]
+        references = collected.references
         f1_by_label = {}
         for index, name in enumerate(self.labels):
-            f1_by_label[name] = multi_label_f1(predicted[:, [index]], targets[:, [index]])["micro_f1"]
-        is_right = (probabilities >= 0.5) == (targets > 0)
+            f1_by_label[name] = multi_label_f1(predicted[:, [index]], references[:, [index]])["micro_f1"]
+        is_right = (probabilities >= 0.5) == references
         confidence = np.maximum(probabilities, 1 - probabilities)
         return {
-            "texts": len(examples),
-            **scoring.compute_final(
-                PredictedLabelSets(predictions=predicted, references=targets > 0, labels=self.labels)
-            ),
+            "texts": len(references),
+            **scoring.compute_final(collected),
             "calibration_error": calibration_error(confidence.ravel(), is_right.ravel()),
             "labels": self.labels,
             "f1_by_label": f1_by_label,

@@ -195,13 +195,21 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         """Answer one question."""
         return self.answer([(question, passage)])[0]
 
+    def predict_examples(self, examples: SquadExamples) -> PredictedAnswers:
+        """Answer the questions of a test set; the result is the argument of every metric."""
+        return _collect(examples, self.answer(question_passage_pairs(examples.examples)))
+
     def evaluate(
         self, questions: SquadExamples, answers: Sequence[Answer], *, metrics: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Exact match and F1 as in SQuAD (Rajpurkar et al. 2016), and metrics by name."""
-        predictions = PredictedAnswers(predictions=[answer.text for answer in answers], references=questions.examples)
-        scores = Scoring(self.task_name, tuple(metrics)).compute_final(predictions)
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(_collect(questions, answers))
         return {"questions": len(questions), **scores}
+
+
+def _collect(questions: SquadExamples, answers: Sequence[Answer]) -> PredictedAnswers:
+    """Answers beside the references of the questions."""
+    return PredictedAnswers(predictions=[answer.text for answer in answers], references=questions.examples)
 
 
 def _find_window(encoded: EncodedPassages, answer: Answer | None) -> int:

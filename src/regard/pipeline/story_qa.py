@@ -212,6 +212,15 @@ class StoryQAPipeline(PicklablePipeline):
             for question, prediction in zip(questions, predictions, strict=True)
         ]
 
+    def predict_examples(self, examples: StoryQuestions) -> PredictedStoryAnswers:
+        """Answer the questions of a test set; the result is the argument of every metric."""
+        answers = self.answer_batch(examples.questions, top_k=1)
+        return PredictedStoryAnswers(
+            predictions=[str(answer) for answer in answers],
+            references=[question.answer for question in examples.questions],
+            tasks=[question.task for question in examples.questions],
+        )
+
     def evaluate(
         self, stories: StoryQuestions, *, strict: bool = True, metrics: Sequence[str] = ()
     ) -> tuple[StoryScores, list[str]]:

@@ -264,20 +264,29 @@ class TokenClassificationPipeline(PicklablePipeline):
             predictions += [tagged.tags for tagged in tagged_texts]
         return predictions
 
+    def predict_examples(self, examples: TaggedSentences) -> PredictedTags:
+        """Predict the tags of a test set; the result is the argument of every metric."""
+        return self._collect(examples, self.tag_sentences(examples))
+
+    def _collect(self, examples: TaggedSentences, predictions: Sequence[Sequence[str]]) -> PredictedTags:
+        """Predicted tags beside those of the examples."""
+        examples.tag_ids(self.tags)  # reject unknown tags
+        predictions_class = PredictedEntities if self.has_entities else PredictedTags
+        return predictions_class(
+            predictions=predictions, references=[list(sentence.tags) for sentence in examples.sentences]
+        )
+
     def evaluate(
         self, examples: TaggedSentences, predictions: Sequence[Sequence[str]], *, metrics: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Strict entity F1, over all labels and by label, and metrics by name."""
-        examples.tag_ids(self.tags)  # reject unknown tags
-        targets = [list(sentence.tags) for sentence in examples.sentences]
+        collected = self._collect(examples, predictions)
         labels = sorted({tag[2:] for tag in self.tags if tag.startswith("B-")})
         f1_by_label = {}
         for label in labels:
-            f1_by_label[label] = entity_scores(_keep_label(predictions, label), _keep_label(targets, label))["f1"]
-        predictions_class = PredictedEntities if self.has_entities else PredictedTags
-        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
-            predictions_class(predictions=predictions, references=targets)
-        )
+            references = _keep_label(collected.references, label)
+            f1_by_label[label] = entity_scores(_keep_label(predictions, label), references)["f1"]
+        scores = Scoring(self.task_name, tuple(metrics)).compute_final(collected)
         return {"sentences": len(examples), **scores, "f1_by_label": f1_by_label}
 
 

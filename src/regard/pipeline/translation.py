@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from regard.attention.trace import is_tracing, suspend_traces
 from regard.config.inference import DecodingConfig, RecordConfig
+from regard.data.pairs import ParallelTexts
 from regard.decoding.batch_search import search_in_batches
 from regard.decoding.beams import BeamTree
 from regard.decoding.constraints import Constraints, PhraseTokenizer
@@ -37,6 +38,7 @@ from regard.pipeline.sentence_pairs import (
     unique_texts,
 )
 from regard.pipeline.translation_result import Translation
+from regard.tasks.predictions import PredictedTranslations
 from regard.text.sentences import Sentences
 from regard.text.tokenizer import Tokenizer
 from regard.view.record.record import Record
@@ -212,6 +214,13 @@ class TranslationPipeline(PicklablePipeline):
         if len(prefixes) != num_texts:
             raise UsageError(f"prefixes ({len(prefixes)}) must be as many as texts ({num_texts})")
         return [_TranslationRequest(config, constraints, prefix) for prefix in prefixes]
+
+    def predict_examples(self, examples: ParallelTexts) -> PredictedTranslations:
+        """Translate the source side of a test set; the result is the argument of every metric."""
+        translations = self.translate(examples.source, split=False)
+        return PredictedTranslations(
+            predictions=[str(translation) for translation in translations], references=examples.target
+        )
 
     def stream(
         self,

@@ -1,7 +1,8 @@
-"""Line charts and heat maps as SVG for a page, in the page's background and text colours."""
+"""Line charts, intervals and heat maps as SVG for a page, in the page's background and text colours."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ BOTTOM = 44
 TOP = 28
 LEGEND = 170
 LABEL = 11.0  # font size
+ROW = 22.0  # height of a row of an interval chart
 DASHES: tuple[tuple[float, ...], ...] = ((), (6, 3), (2, 2), (8, 3, 2, 3))
 CELL = 15.0  # side of a cell of a heat map
 CELL_GAP = 0.75
@@ -31,17 +33,27 @@ Points = Sequence[tuple[float, float]]
 PAGE_STYLE = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:76rem;margin:auto;"
     "padding:1.5rem}.lead{font-size:1.15rem}.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:"
-    "tabular-nums}th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid #8884}"
+    "tabular-nums}th,td{padding:.3rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid #8884}"
+    "thead th{white-space:normal;vertical-align:bottom}"
     "th:first-child{text-align:left}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.attention{display:grid;"
     "gap:1rem;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr))}.attention figure{margin:0}dt{font-weight:600}"
-    ".small{font-size:.85rem;opacity:.8}"
+    ".small{font-size:.85rem;opacity:.8}tr.best{font-weight:600}.charts{display:grid;gap:0 2rem;grid-template-columns:"
+    "repeat(auto-fit,minmax(min(100%,30rem),1fr))}"
 )
 
 
 def line_chart(
-    series: Mapping[str, Points], *, title: str, x_label: str, y_label: str, ticks: Mapping[float, str] = {}
+    series: Mapping[str, Points],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    ticks: Mapping[float, str] = {},
+    colours: Sequence[str] = (),
 ) -> str:
     """Draw one line per series, with a legend; `ticks` labels positions of the horizontal axis.
+
+    `colours` are names in the order of their colours, so that a series has the same one in several charts.
 
     >>> chart = line_chart({"loss": [(0, 1.0), (1, 3.0)]}, title="t", x_label="x", y_label="y")
     >>> chart.startswith("<svg"), "<script" in chart
@@ -66,10 +78,11 @@ def line_chart(
         drawing.text(axes.to_point(x, axes.y_low)[0], HEIGHT - BOTTOM + 16, label, size=LABEL, anchor="middle")
     drawing.text((LEFT + WIDTH - LEGEND) / 2, HEIGHT - 8, x_label, size=LABEL, anchor="middle")
     drawing.text(4, 12, y_label, size=LABEL)
-    for index, (name, line) in enumerate(series.items()):
+    for row, (name, line) in enumerate(series.items()):
+        index = colours.index(name) if name in colours else row
         colour = HEAD_COLOURS[index % len(HEAD_COLOURS)]
         dash = DASHES[index // len(HEAD_COLOURS) % len(DASHES)]
-        legend_y = TOP + 8 + 18 * index
+        legend_y = TOP + 8 + 18 * row
         legend_x = WIDTH - LEGEND + 12
         if line:
             drawing.stroke([axes.to_point(x, y) for x, y in line], colour, width=2, dash=dash)
@@ -77,6 +90,70 @@ def line_chart(
         drawing.text(legend_x + 28, legend_y + 4, name, size=LABEL, room=WIDTH - legend_x - 28)
     drawing.end(max(HEIGHT, TOP + 18 * len(series)))
     return svg_text(drawing, title=title)
+
+
+def interval_chart(scores: Mapping[str, tuple[float, float, float]], *, title: str, x_label: str) -> str:
+    """Draw a score with its interval for each name: mean, lower and upper bound.
+
+    >>> interval_chart({"a": (3.0, 2.0, 5.0)}, title="t", x_label="x").count("<circle")
+    1
+    """
+    bounds = [bound for _, low, high in scores.values() for bound in (low, high)]
+    ticks = round_values(min(bounds), max(bounds))
+    left = LABEL + max(text_width(name, LABEL) for name in scores)
+    left = min(left, WIDTH / 2)
+    right = WIDTH - 3 * LABEL
+    bottom = TOP + ROW * len(scores)
+
+    def to_x(value: float) -> float:
+        return left + (right - left) * (value - ticks[0]) / ((ticks[-1] - ticks[0]) or 1)
+
+    drawing = Drawing(WIDTH, PAGE)
+    for tick in ticks:
+        drawing.stroke([(to_x(tick), TOP), (to_x(tick), bottom)], PAGE.line, width=0.4)
+        drawing.text(to_x(tick), bottom + 16, f"{tick:.4g}", size=LABEL, anchor="middle")
+    drawing.text((left + right) / 2, bottom + 34, x_label, size=LABEL, anchor="middle")
+    for row, (name, (mean, low, high)) in enumerate(scores.items()):
+        y = TOP + ROW * (row + 0.5)
+        colour = HEAD_COLOURS[row % len(HEAD_COLOURS)]
+        drawing.text(left - LABEL, y + 4, name, size=LABEL, anchor="end", room=left - LABEL)
+        drawing.stroke([(to_x(low), y), (to_x(high), y)], colour, width=2)
+        drawing.disc(to_x(mean), y, 4, colour)
+    drawing.end(bottom + BOTTOM)
+    return svg_text(drawing, title=title)
+
+
+def chart_page(title: str, lines: Sequence[str], charts: Mapping[str, str], after: str = "") -> str:
+    """Build a self-contained page without scripts: lines of text, charts by title, and HTML after them.
+
+    >>> chart_page("<a>", ["b"], {}).count("<a>")
+    0
+    """
+    title = html.escape(title)
+    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    figures = "".join(
+        f"<figure><figcaption><b>{html.escape(name)}</b></figcaption>{chart}</figure>" for name, chart in charts.items()
+    )
+    return (
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>{text}{figures}{after}</main></body></html>\n"
+    )
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Titles and rows as a table of a page; the first cell of each row is its name.
+
+    >>> html_table([["layer", "R²"], ["0", "<1"]]).count("&lt;1")
+    1
+    """
+    header, *body = ([html.escape(cell) for cell in row] for row in rows)
+    head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
+    lines = "".join(
+        f"<tr><th scope=row>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for name, *cells in body
+    )
+    return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 
 
 def heat_map(weights: NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], *, title: str) -> str:

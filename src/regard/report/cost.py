@@ -7,7 +7,6 @@ change in the speed of the machine affects all of them equally; the first round 
 
 from __future__ import annotations
 
-import html
 import itertools
 import statistics
 import time
@@ -22,7 +21,7 @@ from regard.config.models import StackConfig, TransformerConfig
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.errors import UsageError
 from regard.hardware import available_cores, processor_name
-from regard.report.charts import PAGE_STYLE, line_chart
+from regard.report.charts import chart_page, line_chart
 from regard.report.cost_counts import TranslatorConfig, state_numbers, update_operations
 
 if TYPE_CHECKING:
@@ -226,17 +225,8 @@ class CostReport:
 
     def page(self) -> str:
         """The report as one self-contained page without scripts."""
-        title = html.escape(f"Cost of {', '.join(self.summaries)} by length")
-        figures = "".join(
-            f"<figure><figcaption><b>{name}</b></figcaption>{chart}</figure>" for name, chart in self.charts().items()
-        )
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*self.summary(), processor_name()])
-        return (
-            f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
-            '<meta name=viewport content="width=device-width, initial-scale=1">'
-            "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-            f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>{lines}{figures}</main></body></html>\n"
-        )
+        title = f"Cost of {', '.join(self.summaries)} by length"
+        return chart_page(title, [*self.summary(), processor_name()], self.charts())
 
 
 class _Update:

@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from regard.tasks.metrics import LengthGroup
 from regard.training.verdict import VerdictDict
+
+
+class PairedTestDict(TypedDict):
+    """JSON form of a `PairedTest`."""
+
+    difference: float  # of the two scores, in points
+    low: float  # of its 95 % interval, by bootstrap over examples and seeds
+    high: float
+    p_value: float  # approximate randomization; adjusted for the number of models
+    significant: bool
+
+
+class LengthScoreDict(TypedDict):
+    """JSON form of a `LengthScore`."""
+
+    words: str  # range of the number of words
+    examples: int
+    score: float
 
 
 class ComparedModelDict(TypedDict):
@@ -14,28 +31,44 @@ class ComparedModelDict(TypedDict):
     name: str
     summary: str
     parameters: int
-    scores: dict[str, Any]  # metrics on the test data by name, with their signatures
-    low: float  # lower-cased BLEU of the 95 % interval, by bootstrap
+    pretrained: bool | None  # whether it started from another model, or reads its features; null: unknown
+    attention: bool  # whether it has attention that can be shown
+    score: float  # metric that ranks the models, the mean over the seeds
+    low: float  # of its 95 % interval, by bootstrap over examples and seeds
     high: float
-    p_value: float | None  # of the hypothesis that the best model is no better; null for the best model
-    by_length: list[LengthGroup]
-    sentences_per_second: float  # decoding
-    tokens_per_second: float | None  # training, in target tokens; null for a model that was not trained here
-    minutes: float | None  # of training
-    losses: list[list[float]]  # update, validation loss
-    prediction: str  # translation of the example sentence
-    bleu_short: float | None  # on short sources; null where the test data has no short or no long ones
-    bleu_long: float | None
-    retained_on_long: float | None  # BLEU on long sources as a fraction of BLEU on short ones
+    deviation: float | None  # standard deviation over the seeds; null for one seed
+    scores: dict[str, list[float]]  # each metric on the test data, one value for each seed
+    test: PairedTestDict | None  # this model minus the best one; null for the best one itself
+    by_length: list[LengthScoreDict]
+    retained_on_long: float | None  # score on long texts over that on short ones; null where there are few of either
+    examples_per_second: float  # in evaluation
+    training_rate: float | None  # per second, the median over the updates; null for a model that was not trained here
+    training_unit: str  # what the rate counts: tokens, texts, words
+    minutes: float | None  # of training, the mean over the seeds
+    loss_curve: list[list[float]]  # minute, loss on validation data
+    metric_curve: list[list[float]]  # minute, metric on validation data
+    prediction: str  # for the example
+
+
+class AttentionVerdictDict(TypedDict):
+    """JSON form of an `AttentionVerdict`."""
+
+    attending: str  # the best model with attention, of those trained from scratch
+    plain: str  # the best one without
+    test: PairedTestDict  # the former minus the latter
 
 
 class ComparisonReportDict(TypedDict):
     """JSON form of a `ComparisonReport`."""
 
     title: str
-    details: dict[str, Any]  # size of the test data
+    task: str
+    metric: str  # that ranks the models
+    seeds: list[int]
+    details: dict[str, Any]  # size of the test data, budget
     conclusion: str
-    sentence: str  # example that every model translates
+    attention: AttentionVerdictDict | None  # null where there are not both kinds of models
+    text: str  # example that is shown through every model
     reference: str
     models: list[ComparedModelDict]
 

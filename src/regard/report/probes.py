@@ -14,8 +14,7 @@ from regard.errors import UsageError
 from regard.interpret.layer_readers import load_layer_reader
 from regard.interpret.probe_targets import split_sentences, without_sentences
 from regard.interpret.probing import R2, LayerProbe, Notify, ProbeResult, probe_layers
-from regard.report.charts import line_chart
-from regard.report.html_page import html_figures, html_page, html_paragraphs, html_table
+from regard.report.charts import chart_page, html_table, line_chart
 from regard.tasks.significance import ScoreInterval
 
 SAMPLE = 1000  # sentences
@@ -164,11 +163,9 @@ class ProbeReport:
 
     def page(self) -> str:
         """The report as one self-contained page without scripts."""
-        figures = html_figures({f"{self.result.target} by layer": self.chart()})
-        return html_page(
-            f"Probes of {self.model}: {self.result.target}",
-            f"{html_paragraphs(self.summary())}{figures}{html_table(self.table())}",
-        )
+        charts = {f"{self.result.target} by layer": self.chart()}
+        title = f"Probes of {self.model}: {self.result.target}"
+        return chart_page(title, self.summary(), charts, html_table(self.table()))
 
 
 def run_probes(

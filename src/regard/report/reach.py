@@ -19,8 +19,7 @@ from regard.interpret.reach import (
     pooled_correlation,
     reach_curve,
 )
-from regard.report.charts import line_chart
-from regard.report.html_page import html_figures, html_page, html_paragraphs, html_table
+from regard.report.charts import chart_page, html_table, line_chart
 
 MISSING = "–"
 BINS = 12  # ranges of distances
@@ -176,11 +175,9 @@ class ReachReport:
         models = "".join(
             f"<dt>{html.escape(curve.model)}</dt><dd>{html.escape(curve.summary)}</dd>" for curve in self.curves
         )
-        return html_page(
-            f"Reach of {', '.join(curve.model for curve in self.curves)}",
-            f"{html_paragraphs(self.summary())}{html_figures(self.charts())}<h2>Models</h2><dl>{models}</dl>"
-            f"{html_table(self.table())}",
-        )
+        after = f"<h2>Models</h2><dl>{models}</dl>{html_table(self.table())}"
+        title = f"Reach of {', '.join(curve.model for curve in self.curves)}"
+        return chart_page(title, self.summary(), self.charts(), after)
 
 
 def measure_reach(

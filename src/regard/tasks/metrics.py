@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
 
@@ -54,30 +54,6 @@ def corpus_score(metric: SacrebleuMetric, hypotheses: Sequence[str], references:
     return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
 
 
-def paired_bootstrap(
-    systems: Mapping[str, Sequence[str]], references: Sequence[str], *, samples: int = 1000
-) -> dict[str, dict[str, float | None]]:
-    """95 % interval of each system's lower-cased BLEU, and the p-value of its difference from the best system.
-
-    All systems are scored on the same bootstrap samples of the test set (Koehn 2004).
-    """
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.significance import PairedTest
-
-    metric = BLEU(lowercase=True)
-    scores = {
-        name: metric.corpus_score(list(hypotheses), [list(references)]).score for name, hypotheses in systems.items()
-    }
-    names = sorted(systems, key=lambda name: -scores[name])
-    ranked_systems = [(name, list(systems[name])) for name in names]
-    test = PairedTest(ranked_systems, {"BLEU": metric}, [list(references)], test_type="bs", n_samples=samples)
-    _, results = test()
-    intervals = {}
-    for name, result in zip(names, results["BLEU"], strict=True):
-        intervals[name] = {"low": result.mean - result.ci, "high": result.mean + result.ci, "chance": result.p_value}
-    return intervals
-
-
 class LengthGroup(TypedDict):
     """Translations of sources of similar length."""
 
@@ -91,22 +67,6 @@ def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], referenc
     limits = (0, *LENGTH_LIMITS, UNLIMITED)
     groups = [_score_length_group(low, high, sources, hypotheses, references) for low, high in pairwise(limits)]
     return [group for group in groups if group["sentences"]]
-
-
-def bleu_short_long(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-) -> tuple[float, float] | None:
-    """BLEU of short and of long sources; None if there are no short or no long ones.
-
-    >>> scores = bleu_short_long(["ein Hund", "ein " * 41], ["a dog runs home", "cat"], ["a dog runs home", "a dog"])
-    >>> scores and [round(score) for score in scores]
-    [100, 0]
-    """
-    short = _score_length_group(0, SHORT_SOURCE_WORDS, sources, hypotheses, references)
-    long = _score_length_group(LONG_SOURCE_WORDS, UNLIMITED, sources, hypotheses, references)
-    if not short["sentences"] or not long["sentences"]:
-        return None
-    return short["bleu"], long["bleu"]
 
 
 def _score_length_group(

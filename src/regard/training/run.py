@@ -29,7 +29,10 @@ from regard.training.throughput import default_threads
 from regard.training.verdict import Verdict, VerdictDict
 
 # settings of `training` that may differ when a run is resumed
-RESUMABLE_SETTINGS = ("threads", "workers", "worker_timeout", "save_every", "max_checkpoints", "device", "tensorboard")
+RESUMABLE_SETTINGS = (
+    *("threads", "workers", "worker_timeout", "save_every", "max_checkpoints", "device", "tensorboard"),
+    "log_gradients",
+)
 SPINNING_NOTE = (
     "torch was imported before regard, so idle threads keep spinning: import regard first where other programs use the "
     "processor, too"

@@ -23,6 +23,7 @@ from regard.tasks.base import Objective
 from regard.training.distributed import Distributed, receive_checkpoint
 from regard.training.evaluation import Evaluation, Evaluator
 from regard.training.flat_weights import FlatWeights
+from regard.training.gradient_log import EVENT, measure_gradients
 from regard.training.listeners import Listener, notify
 from regard.training.optimizer import Optimizer
 from regard.training.schedule import learning_rate
@@ -372,6 +373,8 @@ class Trainer:
             self.save_best(self.evaluator, evaluation, counters.step)
         else:
             counters.evaluations_since_best += 1
+        if self.config.log_gradients:
+            self._log_gradients()
         counters.last_evaluation_seconds = time.monotonic() - start
         counters.evaluation_seconds += counters.last_evaluation_seconds
         self.directory.append_log({"step": counters.step, "event": "evaluate", **evaluation.metrics, "best": is_best})
@@ -387,6 +390,13 @@ class Trainer:
             "best": is_best,
         }
         notify(self.listeners, "evaluate", step=counters.step, **data)
+
+    def _log_gradients(self) -> None:
+        """Log the gradient norms of the first batch of the training data."""
+        counters = self.counters
+        first_batch = self.objective.epoch_batches(0, self.config.batch_tokens)[0]
+        norms = measure_gradients(self.model, self.objective, first_batch, counters.epoch)
+        self.directory.append_log({"step": counters.step, "event": EVENT, **norms.to_dict()})
 
     def _report(self, progress: float, loss: float, speed: float, rate: float) -> None:
         """Log every tenth update; send a step event at most every half second."""

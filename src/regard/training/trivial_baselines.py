@@ -145,17 +145,26 @@ def constant_span(examples: Sequence[SquadExample]) -> TrivialBaseline:
 
 def majority_answer(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:
     """Answer with the most frequent training answer of each task; examples are (task, answer), tasks count equally."""
-    overall = Counter(answer for _, answer in train)
-    by_task: dict[str, Counter[str]] = {}
-    for task, answer in train:
-        by_task.setdefault(task, Counter())[answer] += 1
+    answers = most_frequent_answers(train)
     wrong: dict[str, list[bool]] = {}
     for task, answer in valid:
-        prediction = _most_common(by_task.get(task, overall))
-        wrong.setdefault(task, []).append(prediction != answer)
+        wrong.setdefault(task, []).append(answers.get(task, answers[""]) != answer)
     error = 100 * float(np.mean([np.mean(mistakes) for mistakes in wrong.values()]))
     margin = sampling_error(error, len(valid))
     return TrivialBaseline("the most frequent answer", {"valid_error": error}, {"valid_error": margin})
+
+
+def most_frequent_answers(examples: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Most frequent answer of each task, and under "" that of all tasks, from pairs (task, answer).
+
+    >>> most_frequent_answers([("1", "hall"), ("1", "hall"), ("2", "yes")])
+    {'': 'hall', '1': 'hall', '2': 'yes'}
+    """
+    counts: dict[str, Counter[str]] = {"": Counter()}
+    for task, answer in examples:
+        counts[""][answer] += 1
+        counts.setdefault(task, Counter())[answer] += 1
+    return {task: _most_common(answers) for task, answers in counts.items()}
 
 
 def _most_common(counts: Counter[str]) -> str:

@@ -18,9 +18,10 @@ import regard
 from regard.attention.dropout import Noise, drop_tokens
 from regard.checkpoint.encoder_dir import load_encoder
 from regard.checkpoint.hf.encoder_types import NATIVE_TYPE
+from regard.checkpoint.hf.encoders import hf_model_type
 from regard.cli import run
 from regard.components import POSITIONS
-from regard.config.models import POOLING_KINDS
+from regard.config.models import POOLING_KINDS, BertConfig
 from regard.config.runs import build_run
 from regard.engine.library import unavailable_reason
 from regard.models.bert import Bert
@@ -287,6 +288,14 @@ def test_what_berts_config_expresses_is_written_as_bert(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = theirs.eval()(**tokenizer(TEXT, return_tensors="pt")).logits[0].numpy()
     np.testing.assert_allclose(logits(bert, "torch")[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_every_position_scheme_and_pooling_has_a_type_of_folder(positions: str) -> None:
+    for pooling in POOLING_KINDS:
+        settings = {"vocab_size": 11, "head": "label", "num_labels": 3, "positions": positions, "pooling": pooling}
+        model_type, reason = hf_model_type(BertConfig().override(settings))
+        assert (model_type == NATIVE_TYPE) == bool(reason) == ((positions, pooling) != ("learned", "first"))
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def write_layers(config: BertConfig, activation: str) -> dict[str, Any]:
         **dict.fromkeys(_BIASES, config.bias),
         "decoder_bias": True,
         "classifier_activation": activation,
-        "classifier_pooling": "cls" if config.pooling == "first" else config.pooling,
+        "classifier_pooling": "mean" if config.pooling == "mean" else "cls",
         "local_attention": 2 * config.attention_window,
         "global_attn_every_n_layers": config.global_every,
         "layer_types": _layer_types(config.stack.num_layers, config.global_every),

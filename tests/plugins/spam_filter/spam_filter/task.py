@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from regard.config.architecture import Architecture
 from regard.config.settings import Config, knob
 from regard.config.text_classifier import TextClassifierRun
 from regard.registry import Task, TaskMetrics
@@ -47,6 +48,12 @@ TASK = Task(
     evaluate="regard.cli.classify:evaluate_labels",
     request="regard.interpret.record_request:classify_text",
     head_study="regard.interpret.encoder_subjects:LabelSubject.read",
+    architectures={
+        "counts": Architecture(is_baseline=True),
+        "log-encoder": Architecture(),
+        "narrow": Architecture({"model.hidden_size": 8}),
+    },
+    comparison="regard.report.comparison.tasks:LabelComparison",
     run_config=SpamRun,
     summary="train a spam filter",
     data="labelled texts: a file with two columns (.tsv, .csv, .jsonl)",

@@ -1,0 +1,169 @@
+"""Evaluation of the models of a comparison: predictions of every seed, speed, training history, and one example."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Generic
+
+from regard.checkpoint.run_dir import RunDirectory
+from regard.config.data import DataConfig
+from regard.interpret.record_request import run_request
+from regard.pipeline.load import load
+from regard.report.charts import Points, heat_map
+from regard.report.comparison.tasks import ExamplesT, TaskComparison
+from regard.report.comparison.training import ComparedRuns
+from regard.report.info import describe_folder
+from regard.tasks.predictions import Predictions
+from regard.view.drawing import truncate_text
+from regard.view.record.record import Record
+from regard.view.selection import select_attention
+
+LABEL_ROOM = 110.0  # width of the labels of a heat map, in points
+LABEL_SIZE = 9.0
+RATE = "_per_second"  # ending of the fields of a log with a speed
+
+
+@dataclass(frozen=True)
+class TrainingHistory:
+    """Speed, duration and learning curves of training; empty for a model that was not trained here."""
+
+    rate: float | None = None  # per second, the median over the updates
+    unit: str = ""  # what is counted: tokens, texts, words
+    minutes: float | None = None
+    loss: Points = ()  # minute, loss
+    metric: Points = ()  # minute, metric that ranks the models
+    is_validation: bool = True  # whether the curves are on validation data, rather than training data
+
+
+@dataclass(frozen=True)
+class Example:
+    """Prediction of one model for the example that is shown."""
+
+    prediction: str = ""
+    picture: str = ""  # SVG of its attention; empty where there is none
+    site: str = ""  # layer or head that the picture shows
+    has_attention: bool = False
+
+
+@dataclass(frozen=True)
+class ModelEvaluation:
+    """Predictions of one model on the test data, one element for each seed, and what else is reported of it."""
+
+    name: str
+    summary: str
+    parameters: int
+    predictions: Sequence[Predictions]
+    examples_per_second: float
+    is_pretrained: bool | None
+    example: Example = field(default_factory=Example)
+    history: TrainingHistory = field(default_factory=TrainingHistory)
+
+
+@dataclass(frozen=True)
+class Evaluator(Generic[ExamplesT]):
+    """Evaluates models on one test set."""
+
+    comparison: TaskComparison[ExamplesT]
+    test: ExamplesT
+    example: int  # index of the example that is shown
+    threads: int = 0
+
+    def evaluate(self, runs: ComparedRuns) -> ModelEvaluation:
+        """Evaluate the model of every seed; the first one's predicts the example that is shown."""
+        predictions: list[Predictions] = []
+        seconds = 0.0
+        example = Example()
+        for folder in runs.folders:
+            pipeline: Any = load(folder, threads=self.threads)
+            result = run_request(pipeline, self.comparison.request(self.test, self.example))  # warms caches, too
+            start = time.perf_counter()
+            predictions.append(pipeline.predict_examples(self.test))
+            seconds += time.perf_counter() - start
+            if len(predictions) == 1:
+                example = self._show(predictions[0], result.record())
+        info = describe_folder(runs.folders[0])
+        return ModelEvaluation(
+            runs.name,
+            summary=info.model.summary() if info.model else "",
+            parameters=info.parameters,
+            predictions=predictions,
+            examples_per_second=len(self.test) * len(predictions) / seconds,
+            is_pretrained=runs.is_pretrained,
+            example=example,
+        )
+
+    def evaluate_baseline(self, name: str, data: DataConfig) -> ModelEvaluation:
+        """Fit the baseline of the task to the training data, and evaluate it."""
+        baseline = self.comparison.fit_baseline(data)
+        start = time.perf_counter()
+        predictions = baseline.predict(self.test)
+        seconds = time.perf_counter() - start
+        return ModelEvaluation(
+            name,
+            summary=baseline.summary,
+            parameters=baseline.parameters,
+            predictions=[predictions],
+            examples_per_second=len(self.test) / seconds,
+            is_pretrained=False,
+            example=self._show(predictions, None),
+        )
+
+    def _show(self, predictions: Predictions, record: Record | None) -> Example:
+        """Prediction of the example that is shown, and the attention of its record."""
+        prediction = self.comparison.format_prediction(predictions, self.test, self.example)
+        return Example(prediction) if record is None else draw_attention(record, prediction)
+
+
+def draw_attention(record: Record, prediction: str) -> Example:
+    """Draw the attention of a record between words: its best head, or the mean of its last layer.
+
+    Weights are relative to the largest.
+    """
+    if not record.attention:
+        return Example(prediction)
+    selection = select_attention(record, words=True)
+    weights = selection.table / max(1e-9, float(selection.table.max(initial=0.0)))
+    rows = [truncate_text(unit.label, LABEL_SIZE, LABEL_ROOM) for unit in selection.rows]
+    columns = [truncate_text(unit.label, LABEL_SIZE, LABEL_ROOM) for unit in selection.columns]
+    picture = heat_map(weights, rows, columns, title=f"attention of {selection.site}")
+    return Example(prediction, picture, site=selection.site, has_attention=True)
+
+
+def read_history(folders: Sequence[Path], metric: str) -> TrainingHistory:
+    """Read the history from the files of the runs; learning curves are those of the first one.
+
+    A log has no times, so that equal runs have equal logs: an update counts as its share of the training time.
+    """
+    runs = [RunDirectory(folder) for folder in folders]
+    results: list[dict[str, Any]] = [run.read_run().get("result") or {} for run in runs]
+    if not results or not all(results):
+        return TrainingHistory()
+    logs = [run.read_log() for run in runs]
+    rates = [
+        (name.removesuffix(RATE), value)
+        for events in logs
+        for event in events
+        for name, value in event.items()
+        if name.endswith(RATE)
+    ]
+    first = results[0]
+    minutes_per_step = first["seconds"] / 60 / max(1, first["step"])
+    evaluations = [event for event in logs[0] if event.get("event") == "evaluate"]
+    events = evaluations or [event for event in logs[0] if event.get("event") == "step"]
+
+    def curve(name: str) -> Points:
+        values = [(minutes_per_step * event["step"], event.get(name)) for event in events]
+        return [(minute, float(value)) for minute, value in values if isinstance(value, int | float)]
+
+    return TrainingHistory(
+        rate=median(value for _, value in rates) if rates else None,
+        unit=rates[0][0] if rates else "",
+        minutes=fmean(result["seconds"] / 60 for result in results),
+        loss=curve("loss"),
+        metric=curve(metric),
+        is_validation=bool(evaluations),
+    )

@@ -1,0 +1,97 @@
+"""Entries of a comparison as runs: names, settings, seeds and folders; refusals before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.errors import RegardError, UsageError
+from regard.report.comparison.training import Candidate, TrainingPlan, finished_task, parse_candidates
+
+DATA: dict[str, Any] = {"data.train": ["train.tsv"]}
+
+
+def plan(entries: list[str], settings: list[str] | None = None, task: str = "classify", **options: Any) -> TrainingPlan:
+    return TrainingPlan(task, parse_candidates(entries, task, settings or ()), DATA, **options)
+
+
+def test_settings_of_an_architecture_come_before_shared_ones() -> None:
+    configs = plan(
+        ["rnn:mean", "wide=rnn:mean", "tuned:bert"],
+        ["training.batch_tokens=64", "wide:preset=base", "wide:training.minutes=3"],
+        minutes=2,
+        preset="tiny",
+    ).run_configs()
+    settings = {name: configs[name][0].to_dict() for name in configs}
+    assert [settings[name]["preset"] for name in settings] == ["tiny", "base", "auto"]
+    assert [settings[name]["training"]["minutes"] for name in settings] == [2, 3, 2]
+    assert {settings[name]["training"]["batch_tokens"] for name in settings} == {64}
+    assert settings["wide"]["rnn_classifier"]["pooling"] == "mean"
+    assert settings["tuned:bert"]["pretrained"] == "bert"
+
+
+def test_every_seed_has_a_run_but_the_baseline_has_none() -> None:
+    configs = plan(["counts", "rnn:max"], seeds=(3, 5)).run_configs()
+    assert configs["counts"] == []
+    assert [config.training.seed for config in configs["rnn:max"]] == [3, 5]
+
+
+def test_memory_networks_train_their_number_of_epochs() -> None:
+    story_plan = plan(["memory-network", "counts"], task="story-qa", minutes=2)
+    assert "minutes" not in story_plan.run_configs()["memory-network"][0].to_dict()["training"]
+    assert story_plan.describe() == "1 to train"
+
+
+def test_the_plan_says_how_long_it_takes() -> None:
+    text = plan(["counts", "rnn:mean", "rnn:max"], seeds=(1, 2, 3), minutes=1.5).describe()
+    assert text == "2 architectures × 3 seeds to train, 1 min 30 s each, 9 min 00 s in all"
+
+
+@pytest.mark.parametrize(
+    ("entries", "settings", "message"),
+    [
+        (["rnn:mean", "rnn:mean"], [], "rnn:mean is named twice: write NAME=rnn:mean"),
+        (["tuned:a/b", "tuned:a-b"], [], "would have one folder, 'tuned-a-b': write NAME="),
+        (["rnn:mean"], ["preset"], "'preset' must be PATH=VALUE"),
+        (
+            ["rnn:mean", "counts"],
+            ["rnn:maen:preset=tiny"],
+            r"no architecture is named 'rnn:maen' \(did you mean rnn:mean",
+        ),
+    ],
+)
+def test_ambiguous_entries_are_refused(entries: list[str], settings: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_candidates(entries, "classify", settings)
+
+
+def test_a_wrong_setting_costs_no_training(tmp_path: Path) -> None:
+    for settings in (["training.stps=3"], ["rnn:mean:rnn_classifier.pooling=sum"]):
+        with pytest.raises(RegardError, match=r"did you mean|must be one of"):
+            plan(["rnn:max", "rnn:mean"], settings).train(tmp_path, [], print)
+    with pytest.raises(RegardError, match="no such folder"):
+        plan(["rnn:max", f"tuned:{tmp_path}/none"]).train(tmp_path, [], print)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seeds", [(), (1, 1)])
+def test_seeds_are_different_ones(seeds: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="each seed counts once"):
+        plan(["rnn:mean"], seeds=seeds)
+
+
+def test_a_plan_needs_data() -> None:
+    with pytest.raises(UsageError, match="training data are missing"):
+        TrainingPlan("classify", parse_candidates(["counts"], "classify"), {"data.train": []})
+
+
+def test_names_of_models_become_names_of_folders() -> None:
+    architecture = parse_candidates(["counts"], "tag")[0].architecture
+    assert Candidate("features:/work/ELMo 2", architecture).folder_name == "features-work-ELMo-2"
+
+
+def test_models_without_a_folder_have_no_task(tmp_path: Path) -> None:
+    with pytest.raises(RegardError):
+        finished_task([str(tmp_path / "none")])
