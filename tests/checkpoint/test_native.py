@@ -39,9 +39,19 @@ def edit(path: Path, **changes: Any) -> None:
     (path.parent / MANIFEST).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("tying", ["adjacent", "layerwise"])
-def test_a_saved_model_is_read_back(tmp_path: Path, tying: str) -> None:
-    model = save_model(tmp_path, CONFIG.override({"tying": tying}))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tying": "adjacent"},
+        {"tying": "layerwise"},
+        {"tying": "layerwise", "state_map": "none"},
+        {"state_map": "linear", "time_encoding": "sinusoidal"},
+        {"time_encoding": "none", "empty_memories": False},
+    ],
+    ids=str,
+)
+def test_a_saved_model_is_read_back(tmp_path: Path, changes: dict[str, object]) -> None:
+    model = save_model(tmp_path, CONFIG.override(changes))
     loaded = load_memory_network(tmp_path)
     assert loaded.config == model.config
     assert loaded.vocabulary == {"words": WORDS, "answers": ["home"]}

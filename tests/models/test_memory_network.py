@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -46,9 +48,9 @@ def encode_by_hand(model: MemoryNetwork, table: int, words: list[int], age: int 
     """The sentence as the paper sums it: word by word, dimension by dimension; the age is the last word."""
     config = model.config
     embeddings = model.embeddings[table].detach().numpy()[:, 0]
-    max_words = config.max_sentence_words + int(config.temporal_encoding)
+    max_words = config.max_sentence_words + int(config.time_encoding == "learned")
     words_by_position = list(enumerate(words, start=1))
-    if age is not None and config.temporal_encoding:
+    if age is not None and config.time_encoding == "learned":
         words_by_position.append((max_words, config.vocab_size + age))
     encoded = np.zeros(config.embedding_size)
     for position, word in words_by_position:
@@ -57,6 +59,10 @@ def encode_by_hand(model: MemoryNetwork, table: int, words: list[int], age: int 
             if config.sentence_encoding == "position":
                 weight = published_weight(dimension + 1, position, config.embedding_size, max_words)
             encoded[dimension] += weight * embeddings[word, dimension]
+    if age is not None and config.time_encoding == "sinusoidal":
+        num_sines = (config.embedding_size + 1) // 2
+        angles = [age / 10_000 ** (2 * index / config.embedding_size) for index in range(num_sines)]
+        encoded += 0.1 * 2**0.5 * np.array([*np.sin(angles), *np.cos(angles)])[: config.embedding_size]
     return encoded
 
 
@@ -85,9 +91,13 @@ def answer_by_hand(model: MemoryNetwork, index: int, *, linear: bool) -> tuple[n
 VARIANTS = [
     {},
     {"sentence_encoding": "bag"},
-    {"temporal_encoding": False},
+    {"time_encoding": "none"},
+    {"time_encoding": "sinusoidal"},
     {"empty_memories": False},
+    {"empty_memories": False, "time_encoding": "sinusoidal"},
     {"tying": "layerwise", "hops": 3},
+    {"tying": "layerwise", "state_map": "none"},
+    {"tying": "adjacent", "state_map": "linear"},
     {"hops": 1, "embedding_size": 4},
 ]
 
@@ -178,6 +188,47 @@ def test_tying_decides_how_many_tables_there_are() -> None:
     assert layerwise.hop_projection is not None
     assert len(build_network(hops=5, tying="layerwise").embeddings) == 4
     assert build_network().num_parameters() == 3 * (11 + 5) * 7
+
+
+def test_each_part_changes_its_own_weights_and_no_others() -> None:
+    published = build_network()
+    assert published.config.changed_parts() == []
+    without_time = build_network(time_encoding="none")
+    sinusoidal = build_network(time_encoding="sinusoidal")
+    for name, weights in without_time.state_dict().items():  # a sinusoid has no weights
+        assert torch.equal(weights, sinusoidal.state_dict()[name])
+        assert len(published.state_dict()[name]) == len(weights) + published.config.memory_size
+    mapped = build_network(state_map="linear")
+    assert set(mapped.state_dict()) - set(published.state_dict()) == {"hop_projection"}
+    assert all(torch.equal(weights, mapped.state_dict()[name]) for name, weights in published.state_dict().items())
+    layerwise = build_network(tying="layerwise", state_map="none")
+    assert set(build_network(tying="layerwise").state_dict()) - set(layerwise.state_dict()) == {"hop_projection"}
+
+
+def test_without_time_encoding_the_order_of_sentences_does_not_matter() -> None:
+    batch = story_batch([0])
+    reordered = replace(batch, ages=batch.ages[::-1].copy())
+    for time_encoding, depends_on_order in (("learned", True), ("sinusoidal", True), ("none", False)):
+        model = build_network(time_encoding=time_encoding)
+        assert torch.equal(model(batch), model(reordered)) != depends_on_order
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"time_encoding": "sinusoidal"}, ["time_encoding sinusoidal"]),
+        ({"tying": "layerwise", "state_map": "none"}, ["state_map none"]),
+        ({"tying": "layerwise", "state_map": "linear"}, []),
+        ({"state_map": "linear", "empty_memories": False}, ["state_map linear", "empty_memories false"]),
+    ],
+    ids=str,
+)
+def test_the_summary_names_the_parts_that_differ_from_the_published_network(
+    changes: dict[str, object], parts: list[str]
+) -> None:
+    config = build_network(**changes).config
+    assert config.changed_parts() == parts
+    assert config.summary().endswith(", ".join(["tying", *parts]))
 
 
 def test_values_and_gradients_are_those_of_the_dense_matrix() -> None:

@@ -370,7 +370,7 @@ def run_rnn_tagger(workspace: Workspace, cell: str) -> Outputs:
 MEMORY_NETWORKS: dict[str, dict[str, Any]] = {
     "adjacent": {"tying": "adjacent", "sentence_encoding": "position", "hops": 3},
     "layerwise": {"tying": "layerwise", "sentence_encoding": "bag", "hops": 2, "empty_memories": False},
-    "without-time": {"tying": "adjacent", "sentence_encoding": "position", "hops": 1, "temporal_encoding": False},
+    "without-time": {"tying": "adjacent", "sentence_encoding": "position", "hops": 1, "time_encoding": "none"},
 }
 
 

@@ -239,6 +239,7 @@ class RnnTaggerConfig(Config):
 
 
 UNKNOWN_ANSWERS = ("wrong", "error")
+_NETWORK_PARTS = ("time_encoding", "state_map", "empty_memories")  # of a memory network, which may be left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,15 +265,43 @@ class MemoryNetworkConfig(Config):
         "layerwise: all hops share their embeddings.",
         choices=("adjacent", "layerwise"),
     )
-    temporal_encoding: bool = knob(True, "Encode the age of each sentence of a story.")
+    time_encoding: str = knob(
+        "learned",
+        "Encoding of the age of each sentence of a story: an embedding per age (learned), fixed sinusoids, or none.",
+        choices=("learned", "sinusoidal", "none"),
+    )
+    state_map: str = knob(
+        "auto",
+        "Linear map H of the state in its update between hops, or none; auto: as published, linear with layerwise "
+        "tying.",
+        choices=("auto", "linear", "none"),
+    )
     empty_memories: bool = knob(True, "Empty memories take part in the softmax, so that a hop can attend to nothing.")
+
+    @property
+    def has_state_map(self) -> bool:
+        """Whether the state passes through a linear map in each update."""
+        return self.state_map == "linear" or (self.state_map == "auto" and self.tying == "layerwise")
+
+    def changed_parts(self) -> list[str]:
+        """Parts of the published network that are changed or left out, as `setting value`.
+
+        >>> MemoryNetworkConfig(time_encoding="none", state_map="none").changed_parts()
+        ['time_encoding none']
+        """
+        published = MemoryNetworkConfig(tying=self.tying)
+        parts = [name for name in _NETWORK_PARTS if getattr(self, name) != getattr(published, name)]
+        if self.has_state_map == published.has_state_map and "state_map" in parts:
+            parts.remove("state_map")
+        return [f"{name} {str(getattr(self, name)).lower()}" for name in parts]
 
     def summary(self) -> str:
         """Describe the model in one line."""
         hops = "hops" if self.hops > 1 else "hop"
+        parts = "".join(f", {part}" for part in self.changed_parts())
         return (
             f"memory network, {self.hops} {hops} over the last {self.memory_size} sentences, "
-            f"embedding size {self.embedding_size}, {self.sentence_encoding} encoding, {self.tying} tying"
+            f"embedding size {self.embedding_size}, {self.sentence_encoding} encoding, {self.tying} tying{parts}"
         )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.attention.dropout import Noise
+from regard.attention.positions import sinusoids
 from regard.attention.scores import softmax, unnormalized
 from regard.config.rnn_models import MemoryNetworkConfig
 from regard.errors import ConfigError, UsageError
@@ -27,6 +28,7 @@ from regard.packed_tokens import Tokens
 
 Indices = NDArray[np.int64]
 INIT_STD = 0.1  # standard deviation of the initial weights
+AGE_CODE_SCALE = INIT_STD * 2**0.5  # gives sinusoids the deviation of the learned embeddings that they replace
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class MemoryNetwork(Model):
             )
         self.config = config
         self.num_restarts = num_restarts
-        num_ages = config.memory_size if config.temporal_encoding else 0
+        self.has_age_words = config.time_encoding == "learned"
+        num_ages = config.memory_size if self.has_age_words else 0
         self.table_size = config.vocab_size + num_ages  # words, then one row for each age
         is_adjacent = config.tying == "adjacent"
         # which table holds the question, the keys and values of each hop, and the answers
@@ -71,14 +74,18 @@ class MemoryNetwork(Model):
         table_shape = (self.table_size, num_restarts, config.embedding_size)
         self.embeddings = nn.ParameterList(nn.Parameter(torch.empty(table_shape)) for _ in range(self.answer_table + 1))
         map_shape = (num_restarts, config.embedding_size, config.embedding_size)
-        self.hop_projection = None if is_adjacent else nn.Parameter(torch.empty(map_shape))  # linear map between hops
-        max_words = config.max_sentence_words + int(config.temporal_encoding)
+        # linear map of the state between hops
+        self.hop_projection = nn.Parameter(torch.empty(map_shape)) if config.has_state_map else None
+        max_words = config.max_sentence_words + int(self.has_age_words)
         dimension_factors, position_factors = position_encoding_factors(config.embedding_size, max_words)
         has_position_encoding = config.sentence_encoding == "position"
         self.register_buffer(
             "dimension_factors", dimension_factors if has_position_encoding else None, persistent=False
         )
         self.position_factors = position_factors.numpy()
+        has_age_codes = config.time_encoding == "sinusoidal"
+        age_codes = AGE_CODE_SCALE * sinusoids(torch.arange(config.memory_size), config.embedding_size)
+        self.register_buffer("age_codes", age_codes if has_age_codes else None, persistent=False)  # [ages, d]
         if not self.embeddings[0].is_meta:
             self.initialize(seed=0)
 
@@ -87,8 +94,10 @@ class MemoryNetwork(Model):
         """Initialise the weights of restart m as a function of seed + m."""
         for member in range(self.num_restarts):
             noise = Noise(seed + member, step=0)
-            for index, (name, parameter) in enumerate(self.named_parameters()):
-                weights = parameter[member] if name == "hop_projection" else parameter[:, member]
+            tables = [table[:, member] for table in self.embeddings]
+            # the map comes last, so that the tables are the same with and without it
+            maps = [] if self.hop_projection is None else [self.hop_projection[member]]
+            for index, weights in enumerate([*tables, *maps]):
                 initial = noise.generator(f"parameter.{index}").standard_normal(tuple(weights.shape), dtype=np.float32)
                 weights.copy_(torch.from_numpy(initial) * INIT_STD)
 
@@ -112,7 +121,8 @@ class MemoryNetwork(Model):
         dimension_factors: Tensor | None = self.dimension_factors  # type: ignore[assignment]
         used_tables = sorted({table for tables in self.hop_tables for table in tables})
         memories = {
-            table: sentences.matmul(self.embeddings[table], dimension_factors) for table in used_tables
+            table: self._add_age_codes(sentences.matmul(self.embeddings[table], dimension_factors), batch)
+            for table in used_tables
         }  # [N, M, d]
         mask = story_mask(batch.sentence_counts, num_shared=int(config.empty_memories), device=self.device())
         bias = self._empty_memory_bias(batch) if config.empty_memories and not linear else None
@@ -143,6 +153,14 @@ class MemoryNetwork(Model):
         is_correct = (logits.argmax(-1) == targets).cpu().numpy()
         return (logits.logsumexp(-1) - target_logits).sum(1), is_correct
 
+    def _add_age_codes(self, memories: Tensor, batch: StoryBatch) -> Tensor:  # [N, M, d], empty memories at the end
+        """Memories with the sinusoids of their ages, where these encode time; empty memories have no age."""
+        codes: Tensor | None = self.age_codes  # type: ignore[assignment]
+        if codes is None:
+            return memories
+        ages = torch.from_numpy(batch.ages).to(memories.device)
+        return torch.cat([memories[: len(ages)] + codes[ages][:, None], memories[len(ages) :]])
+
     def _empty_memory_bias(self, batch: StoryBatch) -> Tensor:
         """Bias [1, 1, B, N + 1] that counts the one shared empty memory as often as a story has empty memories."""
         bias = torch.zeros(1, 1, len(batch), len(batch.ages) + 1, device=self.device())
@@ -151,15 +169,15 @@ class MemoryNetwork(Model):
         return bias
 
     def _bags_of_words(self, batch: StoryBatch) -> tuple[BagOfWords, BagOfWords]:
-        """Questions and sentences as bags of words; the age is the last word of a sentence."""
+        """Questions and sentences as bags of words; a learned age is the last word of a sentence."""
         config = self.config
         self._check(batch)
         sentences = batch.sentences
-        if config.temporal_encoding:
+        if self.has_age_words:
             ids = np.insert(sentences.ids, sentences.offsets[1:], config.vocab_size + batch.ages)
             sentences = Tokens(ids, sentences.offsets + np.arange(len(sentences) + 1))
         positions = _word_positions(sentences)
-        if config.temporal_encoding:
+        if self.has_age_words:
             positions[sentences.offsets[1:] - 1] = config.max_sentence_words
         if config.empty_memories:
             sentences = Tokens(sentences.ids, np.append(sentences.offsets, sentences.offsets[-1]))
