@@ -34,7 +34,7 @@ def text_batch(rows: list[list[int]], has_features: bool) -> TextBatch:
 
 
 @pytest.mark.parametrize("features", [False, True])
-@pytest.mark.parametrize("pooling", ["attention", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["attention", "mean", "max", "last"])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_a_text_has_the_same_probabilities_in_any_batch(pooling: str, features: bool, cell: str) -> None:
     classifier = build_classifier(pooling, features, cell)
@@ -50,6 +50,8 @@ def test_every_pooling_is_what_its_name_says() -> None:
     hidden = torch.tensor([[1.0, -2.0], [3.0, -4.0], [2.0, -9.0], [-5.0, 7.0]])
     assert Pooling("mean", 2)(hidden, batch).tolist() == [[2.0, -5.0], [-5.0, 7.0]]
     assert Pooling("max", 2)(hidden, batch).tolist() == [[3.0, -2.0], [-5.0, 7.0]]
+    assert Pooling("last", 2)(hidden, batch).tolist() == [[2.0, -9.0], [-5.0, 7.0]]
+    assert Pooling("last", 2, num_directions=2)(hidden, batch).tolist() == [[2.0, -2.0], [-5.0, 7.0]]
     attention = Pooling("attention", 2)
     with torch.no_grad():
         keys = torch.tanh(hidden @ attention.key.weight.T + attention.key.bias)
@@ -60,6 +62,19 @@ def test_every_pooling_is_what_its_name_says() -> None:
     torch.testing.assert_close(pooled, expected)
     np.testing.assert_allclose(captured[POOLING_SITE].weights[0, 0, 0], weights, rtol=1e-5)
     assert captured[POOLING_SITE].weights[1, 0, 0].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_one_direction_reads_forwards_alone_and_the_last_state_is_that_of_the_last_token() -> None:
+    encoder = RnnTextConfig(vocab_size=13, embedding_size=5, hidden_size=11, directions="one")
+    model = RnnClassifier(RnnClassifierConfig(num_labels=4, pooling="last", encoder=encoder)).eval()
+    initialize_weights(model, 3)
+    hidden, packed = model.hidden_states(text_batch([[7, 3, 9], [7, 3, 2]], False), None)
+    assert hidden.shape == (6, 11)
+    assert torch.equal(hidden[:2], hidden[3:5])  # what comes later changes nothing
+    assert torch.equal(model.pooling(hidden, packed), hidden[[2, 5]])
+    both = build_classifier()
+    hidden, _ = both.hidden_states(text_batch([[7, 3, 9], [7, 3, 2]], False), None)
+    assert hidden.shape == (6, 22) and not torch.equal(hidden[0], hidden[3])
 
 
 def test_the_scalar_mix_weights_normalised_layers() -> None:

@@ -149,13 +149,14 @@ ELMO_PRESETS: dict[str, ElmoConfig] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RnnTextConfig(Config):
-    """A bidirectional recurrent text encoder over token embeddings and, optionally, frozen features."""
+    """A recurrent text encoder over token embeddings and, optionally, frozen features."""
 
     vocab_size: int = knob(AUTO, "Vocabulary size; auto: from the tokenizer.", low=1, high=MAX_SIZE)
     embedding_size: int = knob(128, "Embedding size.", low=1, high=MAX_SIZE)
     cell: str = knob("lstm", "Recurrent cell.", choices=CELLS)
     hidden_size: int = knob(128, "Hidden size of a cell, per direction.", low=1, high=MAX_SIZE)
     num_layers: int = knob(1, "Recurrent layers per direction.", low=1, high=16)
+    directions: str = knob("both", "Read texts forwards only (one), or in both directions.", choices=("one", "both"))
     dropout: float = knob(0.3, "Dropout on the input and between layers.", low=0, high=0.95)
     num_feature_layers: int = knob(AUTO, "Layers of the frozen features; auto: from --features.", low=1, high=97)
     feature_size: int = knob(AUTO, "Size of the frozen features; auto: from --features.", low=1, high=MAX_SIZE)
@@ -167,13 +168,19 @@ class RnnTextConfig(Config):
                 "or both be positive"
             )
 
+    @property
+    def num_directions(self) -> int:
+        """Number of directions."""
+        return 1 if self.directions == "one" else 2
+
     def summary(self) -> str:
         """Describe the model in one line."""
+        direction = "bidirectional" if self.directions == "both" else "unidirectional"
         inputs = f"embeddings of {self.embedding_size}"
         if self.num_feature_layers:
             inputs += f" and {self.num_feature_layers} frozen layers of {self.feature_size}"
         layers = "layers" if self.num_layers > 1 else "layer"
-        return f"bidirectional {self.cell.upper()}, {self.num_layers} {layers} of {self.hidden_size} over {inputs}"
+        return f"{direction} {self.cell.upper()}, {self.num_layers} {layers} of {self.hidden_size} over {inputs}"
 
 
 RNN_TEXT_PRESETS: dict[str, RnnTextConfig] = {
@@ -181,7 +188,7 @@ RNN_TEXT_PRESETS: dict[str, RnnTextConfig] = {
     "small": RnnTextConfig(embedding_size=128, hidden_size=128),
     "base": RnnTextConfig(embedding_size=256, hidden_size=256),
 }
-RNN_POOLING_KINDS = ("attention", "mean", "max")
+RNN_POOLING_KINDS = ("attention", "mean", "max", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +197,9 @@ class RnnClassifierConfig(Config):
 
     family: str = knob("rnn_classifier", "Model family.", choices=("rnn_classifier",))
     num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1, high=MAX_SIZE)
-    pooling: str = knob("attention", "Pooling over the hidden states.", choices=RNN_POOLING_KINDS)
+    pooling: str = knob(
+        "attention", "Pooling over the hidden states; last: the last state of each direction.", choices=RNN_POOLING_KINDS
+    )
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
 

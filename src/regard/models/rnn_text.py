@@ -1,4 +1,4 @@
-"""RNN text classifier and tagger: a bidirectional recurrent encoder with its own vocabulary.
+"""RNN text classifier and tagger: a recurrent encoder, usually of both directions, with its own vocabulary.
 
 Frozen features, such as those of ELMo, may be concatenated with the embeddings. The classifier pools the hidden states
 of a text; the tagger labels words at their first tokens.
@@ -22,12 +22,12 @@ from regard.models.text_classifier import TextBatch, TextClassifierModel
 
 
 class RnnTextEncoder(nn.Module):
-    """Embeddings and a scalar mix of frozen layers, encoded in both directions (Peters et al. 2018, section 3)."""
+    """Embeddings and a scalar mix of frozen layers, read in one or both directions (Peters et al. 2018, section 3)."""
 
     def __init__(self, config: RnnTextConfig) -> None:
         super().__init__()
         self.config = config
-        self.output_size = 2 * config.hidden_size
+        self.output_size = config.num_directions * config.hidden_size
         self.token_embedding = nn.Embedding(config.vocab_size, config.embedding_size)
         self.scalar_mix = ScalarMix(config.num_feature_layers) if config.num_feature_layers else None
         recurrent_config = Seq2SeqConfig(
@@ -35,12 +35,13 @@ class RnnTextEncoder(nn.Module):
             embedding_size=config.embedding_size + config.feature_size,
             hidden_size=config.hidden_size,
             num_layers=config.num_layers,
+            directions=config.directions,
             dropout=config.dropout,
         )
         self.recurrent = RecurrentEncoder(recurrent_config)
 
     def forward(self, ids: Tensor, batch: PackedBatch, features: Tensor | None, noise: Noise | None) -> Tensor:
-        """Hidden states of all tokens, [N, 2D]."""
+        """Hidden states of all tokens, [N, directions · D]."""
         embedded = self.embed(ids, features)
         hidden, _ = self.recurrent(apply_dropout(embedded, self.config.dropout, noise, "words"), batch, noise)
         return hidden
@@ -80,7 +81,7 @@ class RnnTextModel(Model):
         return self.encoder.mix_weights()
 
     def hidden_states(self, batch: TextBatch, noise: Noise | None) -> tuple[Tensor, PackedBatch]:
-        """Hidden states of all tokens, [N, 2D], and their layout."""
+        """Hidden states of all tokens, [N, directions · D], and their layout."""
         ids, packed = self.to_tensors(batch.tokens)
         return self.encoder(ids, packed, self._features(batch), noise), packed
 
@@ -109,7 +110,7 @@ class RnnClassifier(RnnTextModel, TextClassifierModel):
         super().__init__()
         self.config: RnnClassifierConfig = config
         self.encoder = RnnTextEncoder(config.encoder)
-        self.pooling = Pooling(config.pooling, self.encoder.output_size)
+        self.pooling = Pooling(config.pooling, self.encoder.output_size, config.encoder.num_directions)
         self.classifier = nn.Linear(self.encoder.output_size, config.num_labels)
 
     def attention_sites(self) -> dict[str, int]:
@@ -117,7 +118,7 @@ class RnnClassifier(RnnTextModel, TextClassifierModel):
         return {POOLING_SITE: 1} if self.pooling.kind == "attention" else {}
 
     def forward(self, batch: TextBatch, noise: Noise | None = None) -> Tensor:
-        """Pooled hidden state of each text, [B, 2D]."""
+        """Pooled hidden state of each text, [B, directions · D]."""
         hidden, packed = self.hidden_states(batch, noise)
         return apply_dropout(self.pooling(hidden, packed), self.config.dropout, noise, "pooled")
 

@@ -38,21 +38,24 @@ class ScalarMix(nn.Module):
 
 
 class Pooling(nn.Module):
-    """Pool the hidden states of each sequence: mean, maximum, or attention with a learned query.
+    """Pool the hidden states of each sequence: mean, maximum, last states, or attention with a learned query.
 
-    Attention pooling compares the query with keys from one more layer (Yang et al. 2016, eq. 5–7). It calls `attend`,
+    The last state of a second direction, which reads backwards, is that of the first token. Attention pooling compares the query with keys from one more layer (Yang et al. 2016, eq. 5–7). It calls `attend`,
     so that a trace captures its weights.
     """
 
-    def __init__(self, kind: str, hidden_size: int) -> None:
+    def __init__(self, kind: str, hidden_size: int, num_directions: int = 1) -> None:
         super().__init__()
         self.kind = kind
+        self.num_directions = num_directions
         if kind == "attention":
             self.key = nn.Linear(hidden_size, hidden_size)
             self.query = nn.Linear(hidden_size, 1, bias=False)
 
     def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
         """Pool hidden states [N, D] into [B, D]; every sequence has at least one token."""
+        if self.kind == "last":
+            return self._last_states(hidden, batch)
         padded = batch.pad(hidden)  # [B, T, D]
         if self.kind == "attention":
             key = batch.pad(torch.tanh(self.key(hidden))).unsqueeze(1)
@@ -63,6 +66,14 @@ class Pooling(nn.Module):
         if self.kind == "max":
             return padded.masked_fill(is_padding, torch.finfo(padded.dtype).min).amax(1)
         return padded.masked_fill(is_padding, 0).sum(1) / batch.lengths[:, None]
+
+    def _last_states(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        last = hidden[batch.last_indices]
+        if self.num_directions == 1:
+            return last
+        forward, _ = last.chunk(2, dim=1)
+        _, backward = hidden[batch.first_indices].chunk(2, dim=1)
+        return torch.cat([forward, backward], dim=1)
 
 
 def _one_query_per_row(batch: PackedBatch) -> PackedBatch:
