@@ -20,8 +20,10 @@ from recipes.claims.rules import Interval, Rule
 from recipes.datasets import find_minilm
 from regard import __version__
 from regard.checkpoint.atomic import json_bytes, make_folder, read_json, write_file
+from regard.checkpoint.native import STORY_TASK
 from regard.config.architecture import parse_architecture
 from regard.config.runs import RunConfig, build_run, run_config_class
+from regard.config.story_run import MEMORY_NETWORK
 from regard.errors import ConfigError, UsageError, nearest
 from regard.formatting import format_duration
 from regard.hardware import processor_name
@@ -34,7 +36,7 @@ MINILM = "minilm"
 DEFAULT_TASK = "translate"
 DEFAULT_PRECISION = "float32"  # the same bits everywhere, and no time for measuring another
 QUICK_SETTINGS = {"training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
-QUICK_STORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
+QUICK_MEMORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
 Report = Callable[[str], object]
 
 
@@ -160,12 +162,15 @@ class ClaimCheck:
         if "training.precision" in known:
             defaults["training.precision"] = DEFAULT_PRECISION
         if "fine_tuning.test" in known and data.test:
-            defaults |= {"fine_tuning.test": data.test[0], "fine_tuning.baseline": False}
+            defaults["fine_tuning.test"] = data.test[0]
+        if "fine_tuning.baseline" in known and data.test:
+            defaults["fine_tuning.baseline"] = False
         settings = {**defaults, **settings, "training.seed": seed}
         settings |= {"data.train": list(data.train), "data.valid": list(data.valid)}
         if self.workplace.is_quick:
             quick_settings = {**QUICK_SETTINGS, "training.steps": self.config.measure_row.quick_steps}
-            settings |= QUICK_STORY_SETTINGS if "training.restarts" in known else quick_settings
+            is_memory_network = task == STORY_TASK and settings.get("architecture", MEMORY_NETWORK) == MEMORY_NETWORK
+            settings |= QUICK_MEMORY_SETTINGS if is_memory_network else quick_settings
         return build_run(task, settings)
 
     def _resolve_bases(self, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,9 @@ def _letters(text: str) -> str:
 METRICS = MetricTable(
     "metric",
     {
-        "loss": _loss("loss", "loss", ("labels", "label sets", "tags", "entities", "translations", *_TOKENS)),
+        "loss": _loss(
+            "loss", "loss", ("labels", "label sets", "tags", "entities", "story answers", "translations", *_TOKENS)
+        ),
         "perplexity": _loss("perplexity", "perplexity", ("translations", *_TOKENS), format=POINTS),
         "loss_per_character": _loss("loss per character", "loss_per_character", ("next tokens",)),
         "perplexity_forward": _loss(

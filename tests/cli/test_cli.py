@@ -187,8 +187,8 @@ def test_train_without_a_task_lists_the_tasks(capfd: pytest.CaptureFixture[str])
 def test_an_option_of_another_task_is_answered_with_its_tasks(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "classify", "a.tsv", "--mask-rate", "0.3", "--out", "x"]) == 2
     assert "no such option: --mask-rate is for masked-lm, not for classify" in capfd.readouterr().err
-    assert run(["train", "story-qa", "a.txt", "--training.minutes", "3", "--out", "x"]) == 2
-    assert "--training.minutes is for translate, classify, tag, answer" in capfd.readouterr().err
+    assert run(["train", "story-qa", "a.txt", "--masking.mask_rate", "0.3", "--out", "x"]) == 2
+    assert "--masking.mask_rate is for masked-lm" in capfd.readouterr().err
     assert run(["train", "translte", "a.txt", "--out", "x"]) == 2
     assert "unknown task 'translte' (did you mean translate?)" in capfd.readouterr().err
 

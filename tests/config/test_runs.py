@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from regard.config.runs import RunConfig, build_run, read_run, run_config_class, tasks_with, trained_tasks
-from regard.config.task_runs import StoryQARun, TranslateRun
+from regard.config.story_run import StoryQARun
+from regard.config.task_runs import TranslateRun
 from regard.errors import ConfigError
 
 PRETRAINED = {"answer": {"pretrained": "a/bert"}}  # settings without which a task cannot be trained
@@ -18,14 +19,13 @@ PRETRAINED = {"answer": {"pretrained": "a/bert"}}  # settings without which a ta
 @pytest.mark.parametrize(
     ("task", "path", "value", "message"),
     [
-        ("story-qa", "training.minutes", 5, "unknown setting 'training.minutes' of the task story-qa: it is a setting"),
-        ("story-qa", "training.precision", "bf16", "a setting of translate, classify, tag, answer, masked-lm"),
-        ("story-qa", "preset", "tiny", "unknown setting 'preset'"),
+        ("story-qa", "pretrained", "a/bert", "unknown setting 'pretrained' of the task story-qa: it is a setting"),
         ("story-qa", "tokenizer.kind", "words", "unknown setting 'tokenizer.kind'"),
-        ("story-qa", "data.max_length", 5, "it is a setting of translate, classify, tag, answer$"),
+        ("story-qa", "fine_tuning.seeds", 3, "it is a setting of classify, tag, answer$"),
+        ("story-qa", "lora.rank", 3, "unknown setting 'lora.rank'"),
         ("story-qa", "data.read.format", "tsv", "it is a setting of translate, classify$"),
         ("story-qa", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
-        ("story-qa", "training.epochs", 2.5, "epochs must be a whole number or auto, not 2.5"),
+        ("story-qa", "training.epochs", 2.5, r"training.epochs \(2.5\) of a memory network must be a whole number"),
         ("translate", "memory_network.hops", 2, "it is a setting of story-qa$"),
         ("translate", "training.random_noise", 0.5, "it is a setting of story-qa$"),
         ("translate", "data.read.label", "x", "it is a setting of classify, tag$"),
@@ -51,7 +51,7 @@ def test_an_excluded_setting_is_unknown_in_a_recipe_and_not_written() -> None:
     with pytest.raises(ConfigError, match="unknown setting 'data.read.source' of the task story-qa: it is a setting"):
         read_run({"task": "story-qa", "data": {"read": {"source": "x"}}})
     written = StoryQARun().to_dict()["data"]
-    assert set(written) == {"train", "valid", "read"}
+    assert set(written) == {"train", "valid", "read", "max_length"}
     assert set(written["read"]) == {"encoding", "lenient", "max_reject"}
 
 
@@ -96,6 +96,8 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("tag", {"architecture": "transformer"}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": False}),
     ("answer", {"architecture": "transformer"}, {"training.label_smoothing": 0.1, "data.max_length": 384}),
+    ("story-qa", {"architecture": "rnn"}, {"training.restarts": 1, "rnn_classifier.pooling": "last"}),
+    ("story-qa", {"architecture": "transformer"}, {"training.restarts": 1, "transformer.pooling": "first"}),
     ("masked-lm", {}, {"tokenizer.kind": "wordpiece", "tokenizer.lowercase": True, "training.label_smoothing": 0.0}),
     ("causal-lm", {}, {"tokenizer.kind": "bpe", "tokenizer.lowercase": False, "training.label_smoothing": 0.0}),
 ]
@@ -117,6 +119,9 @@ def _value(run: RunConfig, path: str) -> object:
 
 
 TRANSFORMER = {"architecture": "transformer"}
+RNN = {"architecture": "rnn"}
+WITHOUT_TIME = {"memory_network.time_encoding": "none"}
+SEQUENCES_ONLY = "means nothing to --arch memory-network: it is for --arch rnn or transformer"
 PRETRAINED_ENCODER = {"pretrained": "a/bert"}
 
 
@@ -136,12 +141,37 @@ PRETRAINED_ENCODER = {"pretrained": "a/bert"}
         ("classify", {**TRANSFORMER, "transformer.hidden_size": 64}, "is a size that the preset gives: add --preset"),
         ("classify", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch rnn or transformer"),
         ("tag", {**PRETRAINED_ENCODER, "tokenizer.kind": "words"}, "it is for --arch rnn or transformer"),
-        ("tag", {**TRANSFORMER, "transformer.pooling": "mean"}, "it is a setting of classify$"),
+        ("tag", {**TRANSFORMER, "transformer.pooling": "mean"}, "it is a setting of classify, story-qa$"),
         (
             "classify",
             {**TRANSFORMER, "transformer.causal": True, "transformer.pooling": "first"},
             "the first token of a causal encoder attends to itself alone.*: set pooling to last, mean or attention",
         ),
+        *(
+            ("story-qa", {path: value}, SEQUENCES_ONLY)
+            for path, value in (
+                ("training.minutes", 5.0),
+                ("training.workers", 2),
+                ("training.max_gradient_norm", 3.0),
+                ("preset", "tiny"),
+                ("data.max_length", 77),
+            )
+        ),
+        (
+            "story-qa",
+            {"rnn_classifier.pooling": "max"},
+            "means nothing to --arch memory-network: it is for --arch rnn$",
+        ),
+        ("story-qa", {"transformer.positions": "none"}, "it is for --arch transformer$"),
+        ("story-qa", {"training.precision": "bf16"}, "memory networks are trained in float32: leave it out"),
+        ("story-qa", {**RNN, "transformer.positions": "none"}, "means nothing to --arch rnn"),
+        ("story-qa", {**TRANSFORMER, "memory_network.hops": 2}, "it is for --arch memory-network$"),
+        ("story-qa", {**RNN, "training.linear_start": False}, "it is for --arch memory-network$"),
+        ("story-qa", {**TRANSFORMER, "training.batch_size": 7}, "it is for --arch memory-network$"),
+        ("story-qa", {**TRANSFORMER, "training.matrix_gradient_norm": 7.0}, "it is for --arch memory-network$"),
+        ("story-qa", {**RNN, "rnn_classifier.encoder.hidden_size": 64}, "is a size that the preset gives"),
+        ("story-qa", {**RNN, "training.restarts": 2, "training.workers": 2}, "one after another.*leave out --workers"),
+        ("story-qa", {**WITHOUT_TIME, "training.random_noise": 0.3}, "without time encoding does not know: leave it"),
         ("masked-lm", {"bert.causal": True, "masking.next_sentence": True}, "leave out --causal, or --next-sentence"),
     ],
 )
@@ -152,6 +182,12 @@ def test_settings_that_mean_nothing_to_an_architecture_are_refused(
         build_run(task, settings)
 
 
+def test_a_story_run_is_a_memory_network_with_restarts_in_parallel_unless_it_names_another_architecture() -> None:
+    run = build_run("story-qa", {})
+    assert (run.architecture, _value(run, "training.restarts")) == ("memory-network", 10)
+    assert _value(build_run("story-qa", {**RNN, "training.restarts": 3}), "training.restarts") == 3
+
+
 def test_the_help_of_a_setting_has_the_default_of_the_task() -> None:
     smoothing = {
         task: knob.default
@@ -160,7 +196,7 @@ def test_the_help_of_a_setting_has_the_default_of_the_task() -> None:
         if knob.path == "training.label_smoothing"
     }
     assert smoothing.pop("translate") == 0.1
-    assert set(smoothing.values()) == {0.0} and "story-qa" not in smoothing
+    assert set(smoothing.values()) == {0.0}
 
 
 def test_settings_of_the_command_line_come_before_those_of_a_recipe() -> None:
@@ -170,7 +206,8 @@ def test_settings_of_the_command_line_come_before_those_of_a_recipe() -> None:
 
 
 def test_tasks_of_a_setting() -> None:
-    assert tasks_with("training.minutes") == [task for task in trained_tasks() if task != "story-qa"]
+    assert tasks_with("training.minutes") == trained_tasks()
+    assert tasks_with("training.restarts") == ["story-qa"]
     assert tasks_with("nothing") == []
 
 

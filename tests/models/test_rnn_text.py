@@ -8,10 +8,11 @@ import torch
 
 from regard.attention.dropout import Noise
 from regard.attention.packed_batch import PackedBatch
+from regard.attention.sites import POOLING_SITE
 from regard.attention.trace import trace
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
 from regard.models.base import initialize_weights
-from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
+from regard.models.layers.pooling import Pooling, ScalarMix
 from regard.models.rnn_text import RnnClassifier
 from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Tokens

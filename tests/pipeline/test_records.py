@@ -34,6 +34,7 @@ from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
+from regard.pipeline.memory_network import MemoryNetworkReader
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.records.translation_records import StoredAlignmentHead
 from regard.pipeline.story_qa import StoryQAPipeline
@@ -136,7 +137,7 @@ def build_story_qa() -> StoryQAPipeline:
         vocab_size=len(vocabulary.words), max_sentence_words=4, memory_size=5, embedding_size=6, hops=2
     )
     model: Any = build_model(config)
-    return StoryQAPipeline(model, vocabulary)
+    return StoryQAPipeline(MemoryNetworkReader(model, vocabulary))
 
 
 def build_generator() -> GenerationPipeline:

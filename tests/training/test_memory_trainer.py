@@ -10,18 +10,12 @@ import pytest
 import torch
 
 from regard.config.rnn_models import MemoryNetworkConfig
-from regard.config.training import MemoryTrainingConfig
+from regard.config.training import StoryTrainingConfig
 from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import CheckpointError, DataError, TrainingError
 from regard.models.memory_network import MemoryNetwork
-from regard.tasks.story_qa import (
-    StoryVocabulary,
-    encode_stories,
-    evaluate_restarts,
-    predict_answers,
-    resolve_sizes,
-    supporting_accuracy,
-)
+from regard.tasks.story_memory import encode_stories, evaluate_restarts, predict_answers, resolve_sizes
+from regard.tasks.story_qa import StoryVocabulary, supporting_accuracy
 from regard.training.memory_trainer import (
     MemoryNetworkTrainer,
     clip_factors,
@@ -47,10 +41,10 @@ def generate_stories(count: int, seed: int) -> StoryQuestions:
     return StoryQuestions.from_questions(questions)
 
 
-QUICK = MemoryTrainingConfig(restarts=3, epochs=4, linear_start_epochs=2, batch_size=16)
+QUICK = StoryTrainingConfig(restarts=3, epochs=4, linear_start_epochs=2, batch_size=16)
 
 
-def build_small_trainer(config: MemoryTrainingConfig = QUICK, **overrides: object) -> MemoryNetworkTrainer:
+def build_small_trainer(config: StoryTrainingConfig = QUICK, **overrides: object) -> MemoryNetworkTrainer:
     stories = generate_stories(60, seed=1)
     vocabulary = StoryVocabulary.from_questions(stories)
     model_config = MemoryNetworkConfig(embedding_size=7, hops=2).override(overrides)
@@ -61,7 +55,7 @@ def build_small_trainer(config: MemoryTrainingConfig = QUICK, **overrides: objec
 
 
 def test_one_fact_stories_are_learned_and_the_fact_is_attended_to() -> None:
-    config = MemoryTrainingConfig(restarts=3, epochs=30, linear_start_epochs=4)
+    config = StoryTrainingConfig(restarts=3, epochs=30, linear_start_epochs=4)
     saves = []
     trained = train_memory_networks(
         generate_stories(500, seed=1),
@@ -72,7 +66,7 @@ def test_one_fact_stories_are_learned_and_the_fact_is_attended_to() -> None:
     test = encode_stories(generate_stories(300, seed=2), trained.vocabulary, trained.model.config)
     assert evaluate_restarts(trained.model, test).error[0] < 5
     predictions = predict_answers(trained.model, trained.vocabulary, test)
-    assert supporting_accuracy(test, predictions, trained.vocabulary)["walks"] > 90
+    assert supporting_accuracy(test.references(trained.vocabulary), predictions)["walks"] > 90
     assert trained.errors[trained.member] == min(trained.errors)
     assert len(saves) == trained.progress.epoch == 34
 
@@ -104,7 +98,7 @@ def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None
     assert is_linear == [True] * 3 + [False] * 4
     assert late.is_done
     early = build_small_trainer(
-        replace(QUICK, linear_start_epochs=50, linear_start_patience=1, learning_rate=1e-9, max_gradient_norm=1e-6)
+        replace(QUICK, linear_start_epochs=50, linear_start_patience=1, learning_rate=1e-9, matrix_gradient_norm=1e-6)
     )
     losses = []
     while not early.progress.is_linear_start_over:
@@ -116,8 +110,8 @@ def test_the_linear_start_ends_by_its_patience_or_its_number_of_epochs() -> None
 
 
 def test_the_learning_rate_is_halved_and_defaults_are_the_published_ones() -> None:
-    single = published_defaults(MemoryTrainingConfig(), 1)
-    joint = published_defaults(MemoryTrainingConfig(linear_start=False), 20)
+    single = published_defaults(StoryTrainingConfig(), 1)
+    joint = published_defaults(StoryTrainingConfig(linear_start=False), 20)
     assert (single.epochs, single.lr_halving_epochs, single.learning_rate) == (100, 25, 0.005)
     assert single.linear_start_epochs == 20
     assert (joint.epochs, joint.lr_halving_epochs, joint.learning_rate) == (60, 15, 0.01)

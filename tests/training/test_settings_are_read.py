@@ -39,7 +39,11 @@ RUNS: dict[str, list[tuple[str, dict[str, Any]]]] = {  # task → files and sett
     "masked-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
     "causal-lm": [("texts.txt", {**FAST, **LENIENT, **LINES})],
     "elmo": [("texts.txt", {**FAST, **LENIENT, **LINES})],
-    "story-qa": [("walks.txt", {**STORIES, **LENIENT})],
+    "story-qa": [
+        ("walks.txt", {**STORIES, **LENIENT}),
+        ("walks.txt", {**FAST, **LENIENT, "architecture": "rnn", "fine_tuning.test": "DATA/walks.txt"}),
+        ("walks.txt", {**FAST, **LENIENT, "architecture": "transformer"}),
+    ],
 }
 UNUSED = {  # settings that these runs do not come to, and what they are for
     "decoding.temperature": "sampling, with the saved model",

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from regard.errors import UsageError, nearest
 
-SINGLE_SITE_KINDS = ("decoder.attention", "pooling", "mix")  # kinds with one site, without a layer index
+POOLING_SITE = "pooling"  # site of attention pooling
+SINGLE_SITE_KINDS = ("decoder.attention", POOLING_SITE, "mix")  # kinds with one site, without a layer index
 
 
 def site_kind(site: str) -> str:

@@ -34,7 +34,7 @@ from regard.checkpoint.locate import (
     retry_while_replaced,
     verifying,
 )
-from regard.checkpoint.model_types import check_model_type
+from regard.checkpoint.model_types import check_model_type, native_family
 from regard.checkpoint.source import TranslatorSource
 from regard.checkpoint.tokenizer_files import (
     TARGET_TOKENIZER,
@@ -100,6 +100,17 @@ def folder_task(folder: str | Path) -> str:
 def is_encoder_folder(folder: str | Path) -> bool:
     """Whether a folder or hub model is an encoder."""
     return retry_while_replaced(resolve_model(folder), lambda path: _is_encoder(resolve_model_path(path)))
+
+
+def folder_family(folder: str | Path) -> str:
+    """Family of a folder with a model type of our own; empty for one of Hugging Face's types."""
+
+    def read(path: Path) -> str:
+        hf_config = atomic.read_json(resolve_model_path(path) / CONFIG)
+        check_model_type(hf_config, str(path / CONFIG))
+        return native_family(hf_config.get("model_type"))
+
+    return retry_while_replaced(resolve_model(folder), read)
 
 
 def _is_encoder(path: Path) -> bool:

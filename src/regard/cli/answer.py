@@ -1,4 +1,4 @@
-"""`regard answer`: extractive answers from a passage, or a memory network's answers about a story, with its hops."""
+"""`regard answer`: extractive answers from a passage, or answers about a story with attention to its sentences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from regard.pipeline.question_answering import Answer
     from regard.pipeline.story_qa import StoryAnswer
 
-HELP = """Answer QUESTIONS by spans of a passage, or about a story with a memory network.
+HELP = """Answer QUESTIONS by spans of a passage, or about a story.
 
 A passage is a text file; a long one is read in windows. Each answer has its probability and its character offsets.
 Without QUESTIONS, they are read from standard input, one per line.
@@ -87,22 +87,18 @@ def answer_about_story(
     encoding: str,
     passage: str | None,
     source: str | None,
-    backend: str,
-    precision: str | None,
     **load_options: Any,
 ) -> None:
-    """Answer questions about a story with a memory network."""
-    if backend == "engine":
-        raise UsageError(f"{folder}: the engine does not run memory networks; leave out --backend")
+    """Answer questions about a story."""
     if passage or source:
         raise UsageError(f"{folder} answers questions about stories: use --story, not --passage or --in")
     if not story:
         raise UsageError("the story is missing: add --story FILE, a file with one sentence per line")
     from regard.data.babi import read_story
-    from regard.pipeline.loaders import load_stories
+    from regard.pipeline.load import load_stories
 
     parsed_story = read_story(story, ReadConfig(encoding=encoding))
-    model = load_stories(folder, precision=precision or "float32", **load_options)
+    model = load_stories(folder, **load_options)
     answers: list[StoryAnswer] = []
     for question in _story_questions(parsed_story, questions, encoding):
         story_answer = model.answer_batch([question], top_k=top_k)[0]
@@ -198,7 +194,7 @@ def _iter_stdin_questions(story: Story, encoding: str) -> Iterator[StoryQuestion
 
 
 def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]:
-    """Format an answer for reading: the question, the answer with its probability, and the attention of each hop."""
+    """Format an answer for reading: the question, the answer with its probability, and the attention to sentences."""
     from shutil import get_terminal_size
 
     from regard.view.record.texts import escape_invisible
@@ -209,26 +205,30 @@ def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]
     if alternatives:
         line += f"  (then {alternatives})"
     width = min(MAX_WIDTH, get_terminal_size((100, 24)).columns)
-    table = hop_table(answer.sentences, answer.hops, width=width, forgotten=answer.forgotten)
-    separator = [] if first else [""]
-    return [*separator, escape_invisible(answer.question), line, "", *table]
+    lines = [*([] if first else [""]), escape_invisible(answer.question), line]
+    if not len(answer.hops):  # a model without attention
+        return lines
+    table = hop_table(answer.sentences, answer.hops, width=width, forgotten=answer.forgotten, unit=answer.unit)
+    return [*lines, "", *table]
 
 
 @evaluator(
-    *("--out", "--metric", "--unknown-answers", *(flag for flag in TEXT_FLAGS if flag != "--precision")),
+    *("--backend", "--out", "--metric", "--unknown-answers", *TEXT_FLAGS),
     output=f"{EVALUATIONS}:StoryEvaluation",
 )
 def evaluate_stories(test: TestSet) -> None:
     """Evaluate on story files, each a task: error rates, and how often attention is on the supporting sentences."""
     from regard.data.babi import read_stories
-    from regard.pipeline.loaders import load_stories
+    from regard.pipeline.load import load_stories
 
     stories = read_stories(test.files, test.read_config)
     model = load_stories(test.folder, **test.load_options)
-    unknown_answers = stories.describe_unknown_answers(model.vocabulary.answers)
+    unknown_answers = stories.describe_unknown_answers(model.reader.answers)
     if unknown_answers and test.unknown_answers == "wrong":
         note(f"{unknown_answers}; they count as wrong")
     scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "error", metrics=test.metrics)
+    if scores.forgotten:
+        note(scores.forgotten)
     if test.out:
         write_lines(test.out, predictions)
     print_result(scores.to_dict(), [*scores.lines(), *test.metric_lines(scores.metrics)], test.as_json)

@@ -17,6 +17,7 @@ from regard.cli.output import note, print_result, progress_listener
 from regard.cli.run_report import closing_lines
 from regard.config.runs import RunConfig, build_run, run_config_class, tasks_with, trained_tasks
 from regard.config.settings import Knob
+from regard.config.training import MEMORY_TRAINING_SETTINGS
 from regard.errors import UsageError, nearest
 from regard.formatting import format_duration
 from regard.metric_table import default_metrics, describe_metric_name, metrics_of
@@ -99,6 +100,9 @@ OPTIMIZATION = (
 SECTIONS = {  # prefix of settings → section of the help; the first match counts
     **{f"training.{name}": "Computing" for name in COMPUTING},
     **{f"training.{name}": "Optimisation" for name in OPTIMIZATION},
+    **dict.fromkeys(("training.validation_share", "training.unknown_answers"), "Run"),
+    **{f"training.{name}": "Memory network" for name in MEMORY_TRAINING_SETTINGS},
+    "memory_network.": "Memory network",
     "training.": "Training",
     **dict.fromkeys(("fine_tuning.test", "fine_tuning.seeds", "fine_tuning.baseline"), "Run"),
     **dict.fromkeys(("tokenizer.", "masking.new_vocabulary"), "Tokenizer"),

@@ -75,7 +75,12 @@ TAG = {
     **PRETRAINED,
 }
 ANSWER = {"counts": COUNTS, "transformer": TRANSFORMER, **PRETRAINED}
-STORY_QA = {"counts": COUNTS, "memory-network": Architecture(has_time_budget=False)}
+STORY_QA = {
+    "counts": COUNTS,
+    "memory-network": Architecture(has_time_budget=False),
+    "rnn": Architecture({"architecture": "rnn"}),
+    "transformer": TRANSFORMER,
+}
 
 
 def architecture_table(task: str) -> Mapping[str, Architecture]:

@@ -198,7 +198,9 @@ class RnnClassifierConfig(Config):
     family: str = knob("rnn_classifier", "Model family.", choices=("rnn_classifier",))
     num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1, high=MAX_SIZE)
     pooling: str = knob(
-        "attention", "Pooling over the hidden states; last: the last state of each direction.", choices=RNN_POOLING_KINDS
+        "attention",
+        "Pooling over the hidden states; last: the last state of each direction.",
+        choices=RNN_POOLING_KINDS,
     )
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")

@@ -19,18 +19,16 @@ from regard.config.models import (
 )
 from regard.config.rnn_models import (
     RNN_TEXT_PRESETS,
-    MemoryNetworkConfig,
     RnnClassifierConfig,
     RnnTaggerConfig,
     Seq2SeqConfig,
 )
-from regard.config.runs import BatchRun, RunConfig
+from regard.config.runs import BatchRun
 from regard.config.settings import flatten, knob
 from regard.config.training import (
     DistillationConfig,
     FineTuningConfig,
     LoraConfig,
-    MemoryTrainingConfig,
     PassageConfig,
     TrainingConfig,
 )
@@ -351,22 +349,3 @@ class AnswerRun(EncoderRun):
                 "train one from scratch"
             )
         super().check()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoryQARun(RunConfig):
-    """A memory network for questions about stories."""
-
-    excluded: ClassVar[tuple[str, ...]] = (
-        *PAIR_COLUMNS,
-        *TEXT_COLUMNS,
-        *LABEL_COLUMNS,
-        *TABLE_SETTINGS,
-        "data.max_length",
-    )
-
-    task: str = knob("story-qa", "Task to train.", choices=("story-qa",))
-    training: MemoryTrainingConfig = knob(MemoryTrainingConfig, "Training of memory networks.")
-    memory_network: MemoryNetworkConfig = knob(
-        MemoryNetworkConfig, "Memory network that answers questions about stories."
-    )

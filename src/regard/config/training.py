@@ -1,4 +1,4 @@
-"""Training: optimisation, fine-tuning, passages, distillation, and the training of memory networks."""
+"""Training: optimisation, fine-tuning, passages, distillation, and the training on stories."""
 
 from __future__ import annotations
 
@@ -279,23 +279,51 @@ class DistillationConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryTrainingConfig(ComputeConfig):
-    """How memory networks are trained: gradient descent, several restarts in parallel, of which the best is kept."""
+class StoryTrainingConfig(TrainingConfig):
+    """How models that answer questions about stories are trained.
+
+    Memory networks by gradient descent, with several restarts in parallel; RNNs and Transformers like other models,
+    with restarts one after another. The best restart is kept.
+    """
 
     seed: int = knob(
-        1, "Seed of data order, random noise and the first restart; each further restart has the next seed.", low=0
+        1, "Seed of data order, noise and the first restart; each further restart has the next seed.", low=0
     )
-    restarts: int = knob(10, "Networks trained in parallel; the one with the lowest training error is kept.", low=1)
-    batch_size: int = knob(32, "Questions per batch; their losses are summed.", low=1)
-    epochs: int = knob(AUTO, "Epochs; auto: as published, 100 for one task, 60 for several.", low=1)
-    lr_halving_epochs: int = knob(AUTO, "Epochs between halvings of the learning rate; auto: a quarter of all.", low=1)
-    learning_rate: float = knob(
+    epochs: float = knob(
         AUTO,
-        "Initial learning rate; auto, as published: 0.005 with the linear start (the default), 0.01 without.",
+        "Maximum epochs; auto: of a memory network as published, 100 for one task, 60 for several; otherwise 100 "
+        "without --minutes and --steps.",
         low=0,
     )
-    max_gradient_norm: float = knob(
-        40.0, "Clip the gradient of each embedding to this norm; 0 disables clipping.", low=0
+    learning_rate: float = knob(
+        AUTO,
+        "Peak learning rate; auto: of a memory network as published, 0.005 with the linear start, 0.01 without; "
+        "otherwise by the hidden size and the optimizer.",
+        low=0,
+    )
+    label_smoothing: float = knob(0.0, "Label smoothing.", low=0, high=0.9)
+    restarts: int = knob(
+        10,
+        "Models trained from different seeds, of which the best is kept: memory networks in parallel, by training "
+        "error; others one after another, by validation error (one by default), and --minutes is for all of them.",
+        low=1,
+    )
+    validation_share: float = knob(
+        0.1,
+        "Fraction of the training questions held out: to validate where there are no validation files, and to end the "
+        "linear start of a memory network.",
+        low=0,
+        high=0.9,
+    )
+    unknown_answers: str = knob(
+        "wrong",
+        "Validation questions whose answer never occurs in training: count as wrong, or stop with an error.",
+        choices=UNKNOWN_ANSWERS,
+    )
+    batch_size: int = knob(32, "Questions per batch of a memory network; their losses are summed.", low=1)
+    lr_halving_epochs: int = knob(AUTO, "Epochs between halvings of the learning rate; auto: a quarter of all.", low=1)
+    matrix_gradient_norm: float = knob(
+        40.0, "Clip the gradient of each matrix of a memory network to this norm; 0 disables clipping.", low=0
     )
     linear_start: bool = knob(True, "Train without the softmax of the hops first (linear start).")
     linear_start_epochs: int = knob(
@@ -305,9 +333,15 @@ class MemoryTrainingConfig(ComputeConfig):
     random_noise: float = knob(
         0.1, "Fraction of empty memories inserted between sentences during training.", low=0, high=1
     )
-    validation_share: float = knob(0.1, "Fraction of the questions held out to end the linear start.", low=0, high=0.9)
-    unknown_answers: str = knob(
-        "wrong",
-        "Validation questions whose answer never occurs in training: count as wrong, or stop with an error.",
-        choices=UNKNOWN_ANSWERS,
-    )
+
+
+def _own_settings(config: type[Config], base: type[Config], shared: tuple[str, ...]) -> tuple[str, ...]:
+    inherited = {setting.path for setting in base.knobs()} | {*shared}
+    return tuple(setting.path for setting in config.knobs() if setting.path not in inherited)
+
+
+# settings of `StoryTrainingConfig` by the kind of training that reads them
+BATCH_TRAINING_SETTINGS = _own_settings(TrainingConfig, ComputeConfig, ("epochs", "learning_rate", "precision"))
+MEMORY_TRAINING_SETTINGS = _own_settings(
+    StoryTrainingConfig, TrainingConfig, ("restarts", "validation_share", "unknown_answers")
+)

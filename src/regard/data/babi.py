@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regard.config.data import ReadConfig
+from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
 from regard.data.ledger import MAX_SHOWN_FAULTS, Ledger, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
@@ -90,6 +91,23 @@ class StoryQuestions:
         """Questions at these indices, with their own digest."""
         questions = [self.questions[index] for index in indices]
         return replace(self, questions=questions, digest=_digest(questions))
+
+
+def held_out_split(num_questions: int, share: float, digest: str) -> tuple[list[int], list[int]]:
+    """Indices of the questions to train on and of a share that is held out, both in order.
+
+    They depend on nothing but the data: models of every architecture and seed are validated on the same questions.
+    """
+    rng = epoch_rng(seed=0, epoch=0, digest=digest, purpose=RngPurpose.HOLD_OUT)
+    shuffled = rng.permutation(num_questions).tolist()
+    num_held_out = int(share * num_questions)
+    return sorted(shuffled[num_held_out:]), sorted(shuffled[:num_held_out])
+
+
+def hold_out_questions(stories: StoryQuestions, share: float) -> tuple[StoryQuestions, StoryQuestions]:
+    """Questions to train on, and those held out to validate; where none are held out, all of them for both."""
+    train, held_out = held_out_split(len(stories), share, stories.digest)
+    return (stories.select(train), stories.select(held_out)) if held_out else (stories, stories)
 
 
 def _digest(questions: Sequence[StoryQuestion]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.attention.intervention import disable_ablation
+from regard.attention.sites import POOLING_SITE
 from regard.attention.trace import trace
 from regard.backends import EncoderBackend
 from regard.config.data import ReadConfig
@@ -29,7 +30,6 @@ from regard.interpret.subjects import (
     SubjectScore,
     find_special,
 )
-from regard.models.layers.pooling import POOLING_SITE
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
 from regard.pipeline.fill_mask import FillMaskPipeline

@@ -268,7 +268,7 @@ class _ExplainableRnnLabel(_TorchScores):
         """Weights of the pooling, or the attention rollout to all tokens; uniform where there is no attention."""
         import torch
 
-        from regard.models.layers.pooling import POOLING_SITE
+        from regard.attention.sites import POOLING_SITE
         from regard.models.text_classifier import TextBatch
 
         tokens = Tokens.from_rows([self.input_ids])

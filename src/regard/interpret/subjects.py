@@ -13,12 +13,10 @@ from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from regard.attention.trace import trace
 from regard.config.data import ReadConfig
-from regard.data.babi import StoryQuestions, read_stories
 from regard.data.batching import length_sorted_batches
 from regard.data.documents import Documents, read_documents
 from regard.data.pairs import ParallelTexts, read_pairs
@@ -26,10 +24,8 @@ from regard.errors import UsageError
 from regard.interpret.head_statistics import AttentionBatch, pad_ids
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.generation import GenerationPipeline
-from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tasks.metrics import bleu
-from regard.tasks.story_qa import encode_stories, evaluate_restarts
 from regard.tasks.translation import TokenizedPairs, TokenizerPair
 
 Indices = NDArray[np.int64]
@@ -218,42 +214,3 @@ class CausalSubject:
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per token."""
         return SubjectScore(float(self.pipeline.evaluate(self.documents.select(indices))["loss"]))
-
-
-class MemoryNetworkSubject:
-    """Questions about stories: loss, or the percentage of right answers."""
-
-    unit: ClassVar[str] = "questions"
-    metrics: ClassVar[Mapping[str, bool]] = {"loss": False, "accuracy": True}
-
-    def __init__(self, pipeline: StoryQAPipeline, stories: StoryQuestions) -> None:
-        self.pipeline = pipeline
-        self.stories = stories
-        self.model = pipeline.model
-        self.examples = encode_stories(stories, pipeline.vocabulary, self.model.config, strict=False)
-
-    @classmethod
-    def read(cls, pipeline: StoryQAPipeline, files: Sequence[str], config: ReadConfig) -> MemoryNetworkSubject:
-        """Read files of stories."""
-        return cls(pipeline, read_stories(files, config))
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @torch.no_grad()
-    def attention(self, indices: Indices) -> Iterator[list[SiteAttention]]:
-        """Yield the attention of the hops, question by question; keys are sentences, the latest first."""
-        for index in indices:
-            question = self.examples.batch(np.array([index]))
-            with trace() as captured:
-                self.model(question)
-            sentences = np.arange(int(question.sentence_counts[0]))[None]
-            is_special = np.zeros(sentences.shape, dtype=bool)
-            attention_batch = AttentionBatch(np.full((1, 1), NO_MATCH_OFFSET), sentences, is_special, is_self=False)
-            latest_first = slice(sentences.shape[1] - 1, None, -1) if sentences.size else slice(0)
-            yield [(site, captured[site].weights[..., latest_first], attention_batch) for site in captured]
-
-    def score(self, metric: str, indices: Indices) -> SubjectScore:
-        """Loss per question, or the percentage of right answers."""
-        scores = evaluate_restarts(self.model, self.examples, indices)
-        return SubjectScore(float(scores.loss[0]) if metric == "loss" else 100 - float(scores.error[0]))

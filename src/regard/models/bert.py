@@ -27,6 +27,7 @@ from regard.attention.positions import (
     position_codes,
     sinusoids,
 )
+from regard.attention.sites import POOLING_SITE
 from regard.backends import PositionCodes
 from regard.config.description import LayerDescription, bert_stack
 from regard.config.models import BertConfig
@@ -35,7 +36,7 @@ from regard.models.base import Packable, to_arrays
 from regard.models.layers.activations import ACTIVATIONS
 from regard.models.layers.block import FeedForward
 from regard.models.layers.layer_spec import BlockSparsity, LayerSpec
-from regard.models.layers.pooling import POOLING_SITE, Pooling
+from regard.models.layers.pooling import Pooling
 from regard.models.layers.stack import TransformerStack
 from regard.packed_tokens import Ids, Tokens
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
+from regard.attention.sites import POOLING_SITE
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig, Seq2SeqConfig
 from regard.models.base import Model, to_arrays
 from regard.models.layers.losses import vocabulary_loss
-from regard.models.layers.pooling import POOLING_SITE, Pooling, ScalarMix
+from regard.models.layers.pooling import Pooling, ScalarMix
 from regard.models.layers.recurrent import RecurrentEncoder
 from regard.models.text_classifier import TextBatch, TextClassifierModel
 

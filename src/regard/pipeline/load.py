@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regard.backends import EncoderBackend
 from regard.checkpoint.hf.sentence_transformers import read_modules
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.model_dir import folder_task, is_encoder_folder
+from regard.checkpoint.model_dir import folder_family, folder_task, is_encoder_folder
 from regard.checkpoint.source import EncoderSource, TranslatorSource
 from regard.checkpoint.unused_weights import allow_unused_layers
 from regard.engine.backend import BackendOptions
@@ -24,9 +24,12 @@ from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.pickling import reloadable
 from regard.pipeline.question_answering import DEFAULT_MAX_LENGTH, QuestionAnsweringPipeline
+from regard.pipeline.story_qa import StoryQAPipeline
+from regard.pipeline.story_readers import EncoderStoryReader
 from regard.pipeline.tagging import EncoderTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS, resolve
+from regard.tasks.story_sequence import StoryEncoder
 from regard.tasks.tagging import FIRST_SUBWORD
 from regard.text.special_tokens import SpecialTokens
 
@@ -179,6 +182,22 @@ def load_answerer(
     loaded, model = _load_fine_tuned(folder, QuestionAnsweringPipeline.task_name, "span", options)
     max_length = min(_max_length(loaded), DEFAULT_MAX_LENGTH)
     return QuestionAnsweringPipeline(model, SpecialTokens(loaded.tokenizer), max_length, loaded.metadata)
+
+
+@reloadable
+def load_stories(
+    folder: str | Path, *, device: str = "cpu", precision: str | None = None, threads: int = 0, backend: str = "auto"
+) -> StoryQAPipeline:
+    """Load the model of a folder that answers questions about stories: a memory network, an RNN or a Transformer."""
+    options = BackendOptions(device, precision, threads=threads, backend=backend)
+    if is_encoder_folder(folder):
+        loaded, model = _load_fine_tuned(folder, StoryQAPipeline.task_name, "label", options)
+        encoder = StoryEncoder(loaded.tokenizer, tuple(loaded.labels), max_length=_max_length(loaded), has_pairs=True)
+        return StoryQAPipeline(EncoderStoryReader(model, encoder), loaded.metadata)
+    from regard.pipeline.loaders import load_memory_stories, load_rnn_stories
+
+    is_rnn = folder_family(folder) == "rnn_classifier"
+    return load_rnn_stories(folder, options) if is_rnn else load_memory_stories(folder, options)
 
 
 @reloadable

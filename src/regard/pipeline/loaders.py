@@ -28,10 +28,12 @@ from regard.pipeline.features import FeaturePipeline
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.generation import GenerationPipeline
 from regard.pipeline.load import load
+from regard.pipeline.memory_network import MemoryNetworkReader
 from regard.pipeline.next_sentence import NextSentencePipeline
 from regard.pipeline.pickling import reloadable
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.story_qa import StoryQAPipeline
+from regard.pipeline.story_readers import TextModelStoryReader
 from regard.pipeline.tagging import RecurrentTagger, TokenClassificationPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.tables import PACKAGE, PluginWarning, resolve
@@ -39,6 +41,7 @@ from regard.tasks.elmo import DEFAULT_SEQUENCE_LENGTH
 from regard.tasks.feature_models import elmo_features, load_frozen_features, prepare_features
 from regard.tasks.masked_lm import read_token_counts
 from regard.tasks.story_qa import StoryVocabulary
+from regard.tasks.story_sequence import StoryEncoder
 from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import MASK_TOKENS, SpecialTokens
 from regard.training.listeners import Listener
@@ -200,19 +203,36 @@ def load_next_sentence(
     return NextSentencePipeline(model, SpecialTokens(loaded.tokenizer), loaded.max_length)
 
 
-@reloadable
-def load_stories(
-    folder: str | Path, *, device: str = "cpu", precision: str = "float32", threads: int = 0
-) -> StoryQAPipeline:
-    """Load the memory network of a folder, which answers questions about stories."""
-    dtype = configure_torch(precision, threads)
+def load_memory_stories(folder: str | Path, options: BackendOptions) -> StoryQAPipeline:
+    """Load a memory network, which answers questions about stories."""
+    if options.backend == "engine":
+        raise UsageError(f"{folder}: the engine does not run memory networks: leave out the backend")
+    dtype = configure_torch(options.precision or "float32", options.threads)
     if dtype != torch.float32:
-        raise ConfigError(f"memory networks compute in float32, not in {precision}: leave out --precision")
+        raise ConfigError(f"memory networks compute in float32, not in {options.precision}: leave out --precision")
     loaded = load_memory_network(folder)
     model = build_model(loaded.config)
     model.load_state_dict(loaded.weights)
     vocabulary = StoryVocabulary.from_dict(loaded.vocabulary, str(loaded.path / VOCABULARY))
-    return StoryQAPipeline(prepare_for_inference(model, device, dtype), vocabulary, loaded.metadata)
+    reader = MemoryNetworkReader(prepare_for_inference(model, options.device, dtype), vocabulary)
+    return StoryQAPipeline(reader, loaded.metadata)
+
+
+def load_rnn_stories(folder: str | Path, options: BackendOptions) -> StoryQAPipeline:
+    """Load an RNN that answers questions about stories."""
+    dtype = _configure_family(folder, RnnClassifierConfig().family, options.precision, options.threads, options.backend)
+    loaded = load_text_model(folder, RnnClassifierConfig, StoryQAPipeline.task_name)
+    model = build_model(loaded.config)
+    model.load_state_dict(loaded.weights)
+    preprocessor = _load_preprocessor(folder, loaded, options.device, dtype)
+    encoder = StoryEncoder(
+        preprocessor.tokenizer,
+        tuple(loaded.metadata["labels"]),
+        max_length=preprocessor.max_length,
+        has_pairs=False,
+    )
+    reader = TextModelStoryReader(prepare_for_inference(model, options.device, dtype), encoder)
+    return StoryQAPipeline(reader, loaded.metadata)
 
 
 # ---- training

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from regard.tasks.entities import entity_scores
 
 if TYPE_CHECKING:
-    from regard.tasks.story_qa import HopAnswer, StoryExamples, StoryVocabulary
+    from regard.tasks.story_qa import StoryReferences
 
 TagSequences = Sequence[Sequence[str]]
 LabelIds = NDArray[np.int64]  # [texts]
@@ -110,13 +110,14 @@ class PredictedStoryAnswers(Predictions):
 
     @classmethod
     def from_answers(
-        cls, examples: StoryExamples, answers: Sequence[HopAnswer], vocabulary: StoryVocabulary
+        cls, references: StoryReferences, answers: Sequence[str], *, loss: float | None = None
     ) -> PredictedStoryAnswers:
         """Collect the answers of a model; the reference of an answer that it cannot give is empty."""
         return cls(
-            predictions=[answer.text for answer in answers],
-            references=[vocabulary.words[word_id] if word_id >= 0 else "" for word_id in examples.answers],
-            tasks=[examples.tasks[index] for index in examples.task_indices],
+            predictions=answers,
+            references=references.answers,
+            tasks=references.tasks,
+            loss=loss,
         )
 
 

@@ -1,32 +1,20 @@
-"""Questions about stories (bAbI) for memory networks: vocabulary, examples, predictions and scores.
+"""Questions about stories (bAbI): vocabulary, predictions and scores, for models of every architecture.
 
-`StoryQuestions` → `StoryVocabulary`, `StoryExamples` → `StoryBatch` → `MemoryNetwork` → answers with the attention of
-each hop. `StoryScores` holds the error of each task, and how often the supporting sentences have the largest weights.
+`StoryScores` holds the error of each task, and how often the supporting sentences have the largest weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from regard.attention.trace import trace
-from regard.config.rnn_models import MemoryNetworkConfig
-from regard.data.babi import StoryQuestion, StoryQuestions, story_words
+from regard.data.babi import StoryQuestions, story_words
 from regard.errors import CheckpointError, DataError, nearest
-from regard.models.memory_network import MemoryNetwork, StoryBatch
-from regard.packed_tokens import Tokens
-
-Indices = NDArray[np.int64]
-UNKNOWN_ANSWER = -1  # id of an answer that the model cannot give
-BATCH_QUESTIONS = 256  # questions of a batch in inference
-SINGLE_TASK_EMBEDDING = 20  # published embedding sizes (Sukhbaatar et al. 2015)
-JOINT_EMBEDDING = 50
 
 
 @dataclass(frozen=True)
@@ -84,10 +72,6 @@ class StoryVocabulary:
             raise DataError(f"the {noun} has {len(words)} words, the model holds {max_length}", advice="shorten it")
         return [self.word_ids[word] for word in words]
 
-    def answer_id(self, answer: str) -> int:
-        """Word id of an answer; `UNKNOWN_ANSWER` if it is no answer of the training stories."""
-        return self.word_ids[answer] if answer in self.answers else UNKNOWN_ANSWER
-
 
 def _string_list(value: Any) -> list[str]:
     """The value if it is a list of strings, else an empty list."""
@@ -95,200 +79,35 @@ def _string_list(value: Any) -> list[str]:
     return value if is_valid else []
 
 
-def resolve_sizes(
-    config: MemoryNetworkConfig, questions: StoryQuestions, vocabulary: StoryVocabulary
-) -> MemoryNetworkConfig:
-    """Config with the sizes that follow from the training stories.
-
-    The memory is not larger than the longest story; the default embedding size is the published one, 20 for one task
-    and 50 for several.
-    """
-    texts = {text for question in questions.questions for text in (*question.sentences, question.text)}
-    longest_story = max(len(question.sentences) for question in questions.questions)
-    default_embedding = SINGLE_TASK_EMBEDDING if len(questions.tasks) == 1 else JOINT_EMBEDDING
-    return replace(
-        config,
-        vocab_size=len(vocabulary.words),
-        max_sentence_words=config.max_sentence_words or max(len(story_words(text)) for text in texts),
-        memory_size=min(config.memory_size, longest_story),
-        embedding_size=config.embedding_size or default_embedding,
-    )
-
-
-@dataclass(frozen=True)
-class StoryExamples:
-    """Questions as word ids; a sentence that occurs in many stories is stored once."""
-
-    sentences: Tokens  # distinct sentences
-    stories: Tokens  # per question, indices of the sentences in the model's memory
-    questions: Tokens  # word ids of each question
-    answers: Indices  # [n], UNKNOWN_ANSWER for an answer that the model cannot give
-    tasks: tuple[str, ...]
-    task_indices: Indices  # [n], index of each question's task
-    support: list[set[int]]  # positions in the story of the supporting sentences; negative: no longer in memory
-    digest: str
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    @cached_property
-    def ages(self) -> Indices:
-        """Age of each sentence of `stories`: 0 for the last one before the question."""
-        lengths = self.stories.lengths
-        positions = np.arange(len(self.stories.ids)) - np.repeat(self.stories.offsets[:-1], lengths)
-        return np.repeat(lengths, lengths) - 1 - positions
-
-    def noisy_ages(self, share: float, max_age: int, rng: np.random.Generator) -> Indices:
-        """Ages with empty memories between sentences (Sukhbaatar et al. 2015, section 4.1, "random noise").
-
-        A story gets up to `share` of its length as empty memories; ages stay below `max_age`.
-        """
-        counts = self.stories.lengths.astype(np.int64)
-        num_memories = counts + rng.integers(0, np.ceil(share * counts).astype(np.int64) + 1)
-        starts = np.cumsum(num_memories) - num_memories
-        story = np.repeat(np.arange(len(counts)), num_memories)  # of each memory
-        shuffled = np.lexsort((rng.random(len(story)), story))  # the memories of each story in random order …
-        filled = shuffled[np.arange(len(story)) - starts[story] < counts[story]]  # … of which the first are filled
-        filled.sort()
-        ages: Indices = np.minimum((starts + num_memories)[story[filled]] - 1 - filled, max_age - 1)
-        return ages
-
-    def batch(self, indices: Indices, ages: Indices | None = None) -> StoryBatch:
-        """Questions by index, with the sentences of their stories."""
-        story_indices, story_offsets = _select_rows(self.stories, indices)
-        word_indices, sentence_offsets = _select_rows(self.sentences, self.stories.ids[story_indices])
-        question_indices, question_offsets = _select_rows(self.questions, indices)
-        all_ages = self.ages if ages is None else ages
-        return StoryBatch(
-            Tokens(self.questions.ids[question_indices], question_offsets),
-            Tokens(self.sentences.ids[word_indices], sentence_offsets),
-            ages=all_ages[story_indices],
-            sentence_counts=np.diff(story_offsets),
-        )
-
-    def batches(self, indices: Indices | None = None) -> Iterator[Indices]:
-        """Yield the indices of all questions, or these, batch by batch."""
-        all_indices = np.arange(len(self)) if indices is None else indices
-        for start in range(0, len(all_indices), BATCH_QUESTIONS):
-            yield all_indices[start : start + BATCH_QUESTIONS]
-
-
-def _select_rows(tokens: Tokens, rows: Any) -> tuple[Indices, Any]:
-    """Token indices of rows, and the offsets of these rows laid end to end."""
-    lengths = tokens.lengths[rows]
-    offsets = np.append(0, np.cumsum(lengths))
-    return np.repeat(tokens.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
-
-
-class _SentenceTable:
-    """Distinct sentences as word ids, in the order of their first occurrence."""
-
-    def __init__(self, vocabulary: StoryVocabulary, max_words: int) -> None:
-        self.vocabulary = vocabulary
-        self.max_words = max_words
-        self.rows: list[list[int]] = []
-        self._indices: dict[str, int] = {}
-
-    def add_story(self, question: StoryQuestion, start: int) -> list[int]:
-        """Indices of a story's sentences from `start` on; new ones are added. Errors have their location."""
-        for position, sentence in enumerate(question.sentences[start:], start):
-            if sentence in self._indices:
-                continue
-            try:
-                self.rows.append(self.vocabulary.encode(sentence, self.max_words))
-            except DataError as error:
-                location = question.sentence_location(position)
-                raise DataError(error.what, location=location, advice=error.advice) from None
-            self._indices[sentence] = len(self._indices)
-        return [self._indices[sentence] for sentence in question.sentences[start:]]
-
-
-def encode_stories(
-    questions: StoryQuestions, vocabulary: StoryVocabulary, config: MemoryNetworkConfig, *, strict: bool = True
-) -> StoryExamples:
-    """Encode the questions as word ids.
-
-    Unknown words and sentences that are too long are errors with their location. So are, with `strict`, answers that
-    do not occur in training; otherwise such questions count as wrong.
-    """
-    unknown_answers = questions.describe_unknown_answers(vocabulary.answers) if strict else ""
+def refuse_unknown_answers(questions: StoryQuestions, known: Collection[str]) -> None:
+    """Raise `DataError` with the answers that do not occur in training."""
+    unknown_answers = questions.describe_unknown_answers(known)
     if unknown_answers:
         raise DataError(unknown_answers, advice="remove the questions, or count them as wrong: --unknown-answers wrong")
-    sentences = _SentenceTable(vocabulary, config.max_sentence_words)
-    story_rows: list[list[int]] = []
-    question_rows: list[list[int]] = []
-    support: list[set[int]] = []
-    for question in questions.questions:
-        num_forgotten = len(question.sentences) - len(question.sentences[-config.memory_size :])
-        story_rows.append(sentences.add_story(question, num_forgotten))
-        question_rows.append(_encode_question(question, vocabulary, config))
-        support.append({position - num_forgotten for position in question.support})
-    tasks = questions.tasks
-    return StoryExamples(
-        sentences=Tokens.from_rows(sentences.rows),
-        stories=Tokens.from_rows(story_rows),
-        questions=Tokens.from_rows(question_rows),
-        answers=np.array([vocabulary.answer_id(question.answer) for question in questions.questions], dtype=np.int64),
-        tasks=tuple(tasks),
-        task_indices=np.array([tasks.index(question.task) for question in questions.questions], dtype=np.int64),
-        support=support,
-        digest=questions.digest,
-    )
-
-
-def _encode_question(question: StoryQuestion, vocabulary: StoryVocabulary, config: MemoryNetworkConfig) -> list[int]:
-    try:
-        return vocabulary.encode(question.text, config.max_sentence_words, "question")
-    except DataError as error:
-        raise DataError(error.what, location=question.location, advice=error.advice) from None
 
 
 @dataclass(frozen=True)
-class StoryErrors:
-    """Errors and losses of the restarts of a memory network."""
+class StoryReferences:
+    """What predictions are compared with: known answers and supporting sentences."""
 
-    tasks: tuple[str, ...]
-    errors: NDArray[np.float64]  # [tasks, M], in percent
-    loss: NDArray[np.float64]  # [M], per question
-    error: NDArray[np.float64]  # [M], over all questions, in percent
-
-
-@torch.no_grad()
-def evaluate_restarts(
-    model: MemoryNetwork, examples: StoryExamples, indices: Indices | None = None, *, linear: bool = False
-) -> StoryErrors:
-    """Errors of every restart by task, and its loss over the questions whose answer the model can give."""
-    all_indices = np.arange(len(examples)) if indices is None else indices
-    batch_errors: list[NDArray[np.bool_]] = []  # [M, B]
-    loss = np.zeros(model.num_restarts)
-    for batch in examples.batches(all_indices):
-        answers = examples.answers[batch]
-        logits = model.logits(model(examples.batch(batch), linear=linear))  # [M, B, V]
-        batch_errors.append(logits.argmax(-1).cpu().numpy() != answers)
-        known = np.flatnonzero(answers != UNKNOWN_ANSWER)
-        logprobs = logits.log_softmax(-1)[:, known, answers[known]]
-        loss -= logprobs.double().sum(1).cpu().numpy()
-    is_wrong = np.concatenate([np.zeros((model.num_restarts, 0), dtype=bool), *batch_errors], axis=1)
-    task = examples.task_indices[all_indices]
-    num_known = int((examples.answers[all_indices] != UNKNOWN_ANSWER).sum())
-    present = [index for index in range(len(examples.tasks)) if (task == index).any()]
-    errors = np.array([100 * is_wrong[:, task == index].mean(1) for index in present])
-    return StoryErrors(
-        tasks=tuple(examples.tasks[index] for index in present),
-        errors=errors.reshape(-1, model.num_restarts),
-        loss=loss / max(1, num_known),
-        error=100 * is_wrong.mean(1),
-    )
+    answers: tuple[str, ...]  # empty where the model cannot give the answer
+    tasks: tuple[str, ...]  # of each question
+    support: tuple[set[int], ...]  # positions in the read part of a story; negative: before it
 
 
 @dataclass(frozen=True)
-class HopAnswer:
-    """Answer to one question, with the attention of each hop."""
+class StoryPrediction:
+    """Answer to one question, with attention to the sentences: of each hop or layer, none in a model without any."""
 
     text: str
     probability: float
-    weights: NDArray[np.float32]  # [hops, sentences in memory]; the rest of 1 is on the empty memory
+    weights: NDArray[np.float32]  # [hops, sentences that are read]; the rest of 1 is on what is no sentence
     alternatives: tuple[tuple[str, float], ...] = ()  # the next best answers, with their probabilities
+
+    @property
+    def num_sentences(self) -> int:
+        """Number of sentences that the model read, the last ones before the question."""
+        return int(self.weights.shape[1])
 
     @property
     def max_weights(self) -> NDArray[np.float32]:
@@ -297,47 +116,32 @@ class HopAnswer:
         return largest
 
 
-@torch.no_grad()
-def predict_answers(
-    model: MemoryNetwork, vocabulary: StoryVocabulary, examples: StoryExamples, *, top_k: int = 1
-) -> list[HopAnswer]:
-    """Answers of the first restart with their attention; of each question the `top_k` most likely."""
-    predictions = []
-    for indices in examples.batches():
-        batch = examples.batch(indices)
-        with trace("hop.*", full_precision=True) as captured:
-            output = model(batch)
-        probabilities, word_ids = model.logits(output)[0].softmax(-1).sort(dim=-1, descending=True, stable=True)
-        weights = np.stack([captured[f"hop.{hop}"].weights[0, 0] for hop in range(model.config.hops)])
-        offsets = np.append(0, np.cumsum(batch.sentence_counts))
-        top = zip(probabilities[:, :top_k].tolist(), word_ids[:, :top_k].tolist(), strict=True)  # [B, V] each
-        for row, (row_probabilities, row_ids) in enumerate(top):
-            words = [vocabulary.words[word_id] for word_id in row_ids]
-            answers = list(zip(words, row_probabilities, strict=True))
-            text, probability = answers[0]
-            predictions.append(
-                HopAnswer(
-                    text,
-                    probability,
-                    weights=weights[:, row, offsets[row] : offsets[row + 1]],
-                    alternatives=tuple(answers[1:]),
-                )
-            )
-    return predictions
+def describe_forgotten(forgotten: Sequence[int]) -> str:
+    """Count the stories whose first sentences are left out, and these sentences; empty if all are read.
+
+    >>> describe_forgotten([0, 3, 2])
+    '2 of 3 stories are longer than what the model reads: their first sentences, 5 in all, are left out'
+    """
+    num_stories = sum(count > 0 for count in forgotten)
+    if not num_stories:
+        return ""
+    return (
+        f"{num_stories:,} of {len(forgotten):,} stories are longer than what the model reads: their first sentences, "
+        f"{sum(forgotten):,} in all, are left out"
+    )
 
 
-def supporting_accuracy(
-    examples: StoryExamples, answers: Sequence[HopAnswer], vocabulary: StoryVocabulary
-) -> dict[str, float]:
+def supporting_accuracy(references: StoryReferences, answers: Sequence[StoryPrediction]) -> dict[str, float]:
     """Percentage of right answers whose k supporting sentences have the k largest weights, by task.
 
-    The weight of a sentence is its largest one over the hops. Questions without supporting sentences are left out.
+    The weight of a sentence is its largest one over the hops. Questions without supporting sentences are left out, and
+    those that a model without attention answers.
     """
     hits: dict[str, list[bool]] = {}
-    for index, (answer, support) in enumerate(zip(answers, examples.support, strict=True)):
-        if support and vocabulary.word_ids.get(answer.text) == examples.answers[index]:
+    rows = zip(answers, references.answers, references.tasks, references.support, strict=True)
+    for answer, reference, task, support in rows:
+        if support and answer.text == reference and len(answer.weights):
             attended = np.argsort(-answer.max_weights, kind="stable")[: len(support)]
-            task = examples.tasks[examples.task_indices[index]]
             hits.setdefault(task, []).append(support == set(attended.tolist()))
     return {task: 100 * float(np.mean(task_hits)) for task, task_hits in hits.items()}
 
@@ -358,6 +162,7 @@ class StoryScores:
 
     tasks: tuple[TaskScore, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)  # by name
+    forgotten: str = ""  # which sentences the model did not read, for the user
 
     @property
     def questions(self) -> int:
@@ -385,6 +190,11 @@ class StoryScores:
     def from_dict(cls, values: Mapping[str, Any]) -> StoryScores:
         """Scores from plain values."""
         return cls(tuple(TaskScore(**score) for score in values["tasks"]))
+
+    def metrics_of(self, split: str) -> dict[str, Any]:
+        """These scores as metrics of a split: all of them, and how often attention is on the supporting sentences."""
+        support = {} if self.support is None else {f"{split}_support": self.support}
+        return {**support, split: self.to_dict()}
 
     def rows(self) -> list[list[str]]:
         """Table of task, questions, error and support; with several tasks, their mean comes last."""
@@ -414,30 +224,26 @@ class StoryScores:
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> list[str]:
-    """Table of the validation scores by task."""
-    return StoryScores.from_dict(metrics["valid"]).lines()
+    """Table of the validation scores by task; of a run that goes on, there may be none yet."""
+    return StoryScores.from_dict(metrics["valid"]).lines() if "valid" in metrics else []
 
 
-def score_answers(examples: StoryExamples, answers: Sequence[HopAnswer], vocabulary: StoryVocabulary) -> StoryScores:
+def score_answers(references: StoryReferences, answers: Sequence[StoryPrediction]) -> StoryScores:
     """Scores of the answers to all questions.
 
-    >>> from regard.config.rnn_models import MemoryNetworkConfig
-    >>> from regard.data.babi import StoryQuestion, StoryQuestions
-    >>> question = StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))
-    >>> stories = StoryQuestions.from_questions([question] * 4)
-    >>> vocabulary = StoryVocabulary.from_questions(stories)
-    >>> config = resolve_sizes(MemoryNetworkConfig(), stories, vocabulary)
+    >>> references = StoryReferences(answers=("home",) * 4, tasks=("one",) * 4, support=({0},) * 4)
     >>> weights = np.ones((3, 1), dtype=np.float32)
-    >>> answers = [HopAnswer("home", 0.9, weights)] * 3 + [HopAnswer("mary", 0.9, weights)]
-    >>> score_answers(encode_stories(stories, vocabulary, config), answers, vocabulary).rows()
+    >>> answers = [StoryPrediction("home", 0.9, weights)] * 3 + [StoryPrediction("mary", 0.9, weights)]
+    >>> score_answers(references, answers).rows()
     [['one', '4', '25.0 %', '100.0 %']]
     """
-    predicted_ids = np.array([vocabulary.word_ids[answer.text] for answer in answers], dtype=np.int64)
-    is_wrong = predicted_ids != examples.answers
-    support = supporting_accuracy(examples, answers, vocabulary)
+    is_wrong = np.array(
+        [answer.text != reference for answer, reference in zip(answers, references.answers, strict=True)]
+    )
+    support = supporting_accuracy(references, answers)
     scores = []
-    for index, name in enumerate(examples.tasks):
-        in_task = examples.task_indices == index
+    for name in dict.fromkeys(references.tasks):
+        in_task = np.array([task == name for task in references.tasks])
         error = 100 * float(is_wrong[in_task].mean())
         scores.append(TaskScore(name, int(in_task.sum()), error=error, support=support.get(name)))
     return StoryScores(tuple(scores))

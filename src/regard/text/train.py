@@ -219,6 +219,27 @@ def _train_unigram(lines: list[str], size: int, steps: NormalizerSteps) -> token
     return _metaspace_tokenizer(models.Unigram(special + subwords, SPECIAL_TOKENS.index(UNK_TOKEN), False), steps)
 
 
+def build_word_tokenizer(words: Iterable[str]) -> Tokenizer:
+    """Tokenizer of these words, which are what stands between white space, with a template for texts and pairs.
+
+    >>> tokenizer = build_word_tokenizer(["mary", "box-lid", "."])
+    >>> tokenizer.subwords(tokenizer.encode("mary sat . box-lid").ids)
+    ['▁mary', '<unk>', '▁.', '▁box-lid']
+    """
+    tokens = [*SPECIAL_TOKENS, *(f"{SPACE}{word}" for word in words)]
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNK_TOKEN))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(WHITE_SPACE_PATTERN), " "), normalizers.Prepend(" ")]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    backend.decoder = decoders.Metaspace(prepend_scheme="always")
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    eos = SPECIAL_TOKENS[1]
+    bos = SPECIAL_TOKENS[3]
+    return with_special_tokens(Tokenizer(backend), bos, eos)
+
+
 _TRAINERS: Mapping[str, Callable[[list[str], int, NormalizerSteps], tokenizers.Tokenizer]] = {
     "bpe": _train_bpe,
     "unigram": _train_unigram,

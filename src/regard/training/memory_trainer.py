@@ -1,8 +1,8 @@
 """Training of memory networks as published: SGD, a linear start, and the best of several restarts.
 
 All restarts are trained in parallel on the same batches, as one model with several members. A checkpoint, at the end of
-every epoch, is the weights and a `MemoryTrainingState`. Order, random noise and held-out questions are functions of the
-seed, so a resumed run computes the same bits.
+every epoch, is the weights and a `MemoryTrainingState`. Order and random noise are functions of the seed, so a resumed
+run computes the same bits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.config.rnn_models import MemoryNetworkConfig
-from regard.config.training import MemoryTrainingConfig
-from regard.data.babi import StoryQuestions, check_same_language
+from regard.config.training import StoryTrainingConfig
+from regard.data.babi import StoryQuestions, check_same_language, held_out_split
 from regard.data.batching import epoch_order, epoch_rng
 from regard.errors import CheckpointError, TrainingError
 from regard.models.memory_network import MemoryNetwork
-from regard.tasks.story_qa import StoryExamples, StoryVocabulary, encode_stories, evaluate_restarts, resolve_sizes
+from regard.tasks.story_memory import StoryExamples, encode_stories, evaluate_restarts, resolve_sizes
+from regard.tasks.story_qa import StoryVocabulary
 from regard.training.listeners import Listener, notify
 
-HELD_OUT_PURPOSE = 2  # of random numbers; that of the data order is 0
-NOISE_PURPOSE = 3
+NOISE_PURPOSE = 3  # of random numbers; others are in `RngPurpose`
 
 
 @dataclass
@@ -49,10 +49,10 @@ class MemoryTrainingState:
         return self.linear_epochs + self.softmax
 
 
-def published_defaults(config: MemoryTrainingConfig, num_tasks: int) -> MemoryTrainingConfig:
+def published_defaults(config: StoryTrainingConfig, num_tasks: int) -> StoryTrainingConfig:
     """Fill in the hyperparameters of the paper, which differ between one task and several."""
     is_single_task = num_tasks == 1
-    epochs = config.epochs or (100 if is_single_task else 60)
+    epochs = int(config.epochs) or (100 if is_single_task else 60)
     return replace(
         config,
         epochs=epochs,
@@ -65,16 +65,14 @@ def published_defaults(config: MemoryTrainingConfig, num_tasks: int) -> MemoryTr
 class MemoryNetworkTrainer:
     """Trains all restarts of a memory network, one epoch at a time."""
 
-    def __init__(self, model: MemoryNetwork, train: StoryExamples, config: MemoryTrainingConfig) -> None:
+    def __init__(self, model: MemoryNetwork, train: StoryExamples, config: StoryTrainingConfig) -> None:
         self.model = model
         self.train = train
         self.config = published_defaults(config, len(train.tasks))
         self.progress = MemoryTrainingState(is_linear_start_over=not config.linear_start)
-        rng = epoch_rng(seed=config.seed, epoch=0, digest=train.digest, purpose=HELD_OUT_PURPOSE)
-        shuffled = rng.permutation(len(train))
-        num_held_out = int(config.validation_share * len(train))
-        self.held_out_indices = np.sort(shuffled[:num_held_out])
-        self.train_indices = np.sort(shuffled[num_held_out:])
+        train_indices, held_out_indices = held_out_split(len(train), config.validation_share, train.digest)
+        self.train_indices = np.array(train_indices, dtype=np.int64)
+        self.held_out_indices = np.array(held_out_indices, dtype=np.int64)
 
     @property
     def is_done(self) -> bool:
@@ -87,7 +85,7 @@ class MemoryNetworkTrainer:
         linear_epochs = 0
         if not self.progress.is_linear_start_over:
             linear_epochs = self.config.linear_start_epochs - self.progress.linear_epochs
-        return linear_epochs + max(0, self.config.epochs - self.progress.softmax)
+        return linear_epochs + max(0, int(self.config.epochs) - self.progress.softmax)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights and progress, for a checkpoint at the end of an epoch."""
@@ -166,7 +164,7 @@ class MemoryNetworkTrainer:
             indices = order[start : start + config.batch_size]
             loss, is_correct = self.model.loss(train.batch(indices, ages), train.answers[indices], linear=is_linear)
             loss.sum().backward()
-            sgd_step(self.model, rate, config.max_gradient_norm)
+            sgd_step(self.model, rate, config.matrix_gradient_norm)
             num_correct += is_correct.sum(1)
             losses += loss.detach().double().cpu().numpy()
         for member in np.flatnonzero(~np.isfinite(losses)).tolist():
@@ -234,7 +232,7 @@ class TrainedMemoryNetwork:
 def train_memory_networks(
     questions: StoryQuestions,
     config: MemoryNetworkConfig | None = None,
-    training: MemoryTrainingConfig | None = None,
+    training: StoryTrainingConfig | None = None,
     *,
     listeners: Sequence[Listener] = (),
     saved: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
@@ -245,11 +243,11 @@ def train_memory_networks(
     >>> from regard.data.babi import StoryQuestion
     >>> question = StoryQuestion("one", ("Mary went home.",), "Where is Mary?", "home", (0,))
     >>> questions = StoryQuestions.from_questions([question] * 4)
-    >>> training = MemoryTrainingConfig(restarts=2, epochs=3, linear_start_epochs=1, validation_share=0)
+    >>> training = StoryTrainingConfig(restarts=2, epochs=3, linear_start_epochs=1, validation_share=0)
     >>> train_memory_networks(questions, MemoryNetworkConfig(embedding_size=5, hops=1), training).model.num_restarts
     1
     """
-    trainer, vocabulary = build_trainer(questions, config or MemoryNetworkConfig(), training or MemoryTrainingConfig())
+    trainer, vocabulary = build_trainer(questions, config or MemoryNetworkConfig(), training or StoryTrainingConfig())
     if saved is not None:
         weights, progress = saved
         trainer.resume(weights, progress)
@@ -269,7 +267,7 @@ def train_memory_networks(
 
 
 def build_trainer(
-    questions: StoryQuestions, config: MemoryNetworkConfig, training: MemoryTrainingConfig
+    questions: StoryQuestions, config: MemoryNetworkConfig, training: StoryTrainingConfig
 ) -> tuple[MemoryNetworkTrainer, StoryVocabulary]:
     """Build the vocabulary, the networks with their initial weights, and their trainer."""
     check_same_language(questions)

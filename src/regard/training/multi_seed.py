@@ -1,4 +1,4 @@
-"""One run for each of several seeds: mean and standard deviation of the metrics, and the best run's model.
+"""One run for each of several seeds, and the best run's model: to measure the spread of metrics, or as restarts.
 
 RUN/seeds/N/    run directory of seed N
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,10 +57,21 @@ class Train(Protocol):
     ) -> FinishedRun: ...
 
 
+@dataclass(frozen=True)
+class SeedSummary:
+    """What the runs of all seeds amount to."""
+
+    metrics: dict[str, Any]
+    verdict: Verdict | None
+    metadata: dict[str, Any]  # for run.json
+    task_changes: dict[str, Any]  # entries of the best model's task.json
+
+
 class MultiSeedProcedure:
-    """Trains a model from several seeds, one after another."""
+    """Trains a model from several seeds, one after another: mean and standard deviation of their metrics."""
 
     unit = "seed"
+    count_setting = "fine_tuning.seeds"
     resolved_names = frozenset(("seeds",))
 
     # set by `prepare`
@@ -70,13 +83,15 @@ class MultiSeedProcedure:
         self.config = context.config
         self.train_seed = train
         first_seed = context.config.training.seed
-        self.seeds = range(first_seed, first_seed + context.config.fine_tuning.seeds)
+        self.seeds = range(first_seed, first_seed + attrgetter(self.count_setting)(context.config))
 
     def prepare(self) -> None:
         """Read the data for its digests; the run of each seed reads it again."""
         config = self.config
         if self.context.distributed.world_size > 1:
-            raise UsageError("several seeds are trained one after another by one process: start it without torchrun")
+            raise UsageError(
+                f"several {self.unit}s are trained one after another by one process: start it without torchrun"
+            )
         splits = {"train": config.data.train, "valid": config.data.valid, "test": config.test_files}
         read = resolve(TASKS[config.task].read_examples)
         self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
@@ -98,9 +113,9 @@ class MultiSeedProcedure:
         verdicts: dict[int, Verdict | None] = {}
         seconds = 0.0
         for seed in self.seeds:
-            self.context.notify(f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})")
+            self.context.notify(self.describe_run(seed))
             minutes = self.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
-            overrides = {"training.seed": seed, "fine_tuning.seeds": 1, "training.minutes": minutes}
+            overrides = {"training.seed": seed, self.count_setting: 1, "training.minutes": minutes}
             config = self.config.override(overrides)
             started = self.context.start_time if seed == self.seeds[0] else None
             run = self.train_seed(config, self._folder(seed), listeners=listeners, started=started)
@@ -109,27 +124,40 @@ class MultiSeedProcedure:
                 return TrainingResult(len(metrics), run.reason, seconds)
             metrics[seed] = run.metrics
             verdicts[seed] = run.verdict
-        summary = mean_and_std(list(metrics.values()))
         best = _best_seed(metrics, run.metric)
-        verdict = verdicts[best]
-        seeds = {"best": best, "each": [{"seed": seed, **scores} for seed, scores in metrics.items()]}
-        self._publish(best, {**seeds, **summary})
+        summary = self.summarize(best, metrics, verdicts[best])
+        self._publish(best, summary.task_changes)
         return TrainingResult(
             len(metrics),
             "plan done",
             seconds=seconds,
             metric=run.metric,
-            metrics=summary,
-            metadata={"seeds": seeds},
-            verdict=verdict.for_all_seeds(len(self.seeds)) if verdict is not None else None,
+            metrics=summary.metrics,
+            metadata=summary.metadata,
+            verdict=summary.verdict,
             summary=run.summary,
+        )
+
+    def describe_run(self, seed: int) -> str:
+        """Announce the run of a seed."""
+        return f"seed {seed} ({seed - self.seeds[0] + 1} of {len(self.seeds)})"
+
+    def summarize(self, best: int, metrics: Mapping[int, dict[str, Any]], verdict: Verdict | None) -> SeedSummary:
+        """Mean and standard deviation of the metrics, which are by seed; `verdict` is that of the best run."""
+        summary = mean_and_std(list(metrics.values()))
+        seeds = {"best": best, "each": [{"seed": seed, **scores} for seed, scores in metrics.items()]}
+        return SeedSummary(
+            summary,
+            verdict.for_all_seeds(len(self.seeds)) if verdict is not None else None,
+            metadata={"seeds": seeds},
+            task_changes={"seeds": {**seeds, **summary}},
         )
 
     def _folder(self, seed: int) -> Path:
         return self.context.directory.path / "seeds" / str(seed)
 
-    def _publish(self, seed: int, seeds: Mapping[str, Any]) -> None:
-        """Publish the model of one seed, with the metrics of all, as the run's model."""
+    def _publish(self, seed: int, task_changes: Mapping[str, Any]) -> None:
+        """Publish the model of one seed as the run's model, with these entries of its task.json."""
         source = self._folder(seed)
         folder = self.context.directory.path
         if (source / FEATURES).exists():
@@ -137,8 +165,30 @@ class MultiSeedProcedure:
         path = atomic.published_path(source)
         atomic.verify_folder(path)
         contents: dict[str, atomic.Content] = {name: (path / name).read_bytes() for name in atomic.read_manifest(path)}
-        contents[TASK_FILE] = atomic.json_bytes({**atomic.read_json(path / TASK_FILE), "seeds": dict(seeds)})
+        contents[TASK_FILE] = atomic.json_bytes({**atomic.read_json(path / TASK_FILE), **task_changes})
         atomic.publish(folder, contents)
+
+
+class RestartProcedure(MultiSeedProcedure):
+    """Trains restarts of a model, one after another; the metrics are those of the best one on validation data."""
+
+    unit = "restart"
+    count_setting = "training.restarts"
+
+    def describe_run(self, seed: int) -> str:
+        """Announce a restart."""
+        return f"restart {seed - self.seeds[0] + 1} of {len(self.seeds)} (seed {seed})"
+
+    def summarize(self, best: int, metrics: Mapping[int, dict[str, Any]], verdict: Verdict | None) -> SeedSummary:
+        """Metrics of the best restart, with the validation metrics of all."""
+        names = [name for name, value in metrics[best].items() if name.startswith("valid_") and _is_number(value)]
+        each = [{"seed": seed} | {name: scores[name] for name in names} for seed, scores in metrics.items()]
+        summary = {**metrics[best], "starts": {"kept": best - self.seeds[0], "each": each}}
+        return SeedSummary(summary, verdict, metadata={}, task_changes={"metrics": summary})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _best_seed(metrics: Mapping[int, Mapping[str, Any]], name: str) -> int:

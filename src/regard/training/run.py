@@ -14,6 +14,7 @@ import torch
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.config.runs import RunConfig, read_run
 from regard.config.settings import flatten
+from regard.config.story_run import MEMORY_NETWORK, StoryQARun
 from regard.config.task_runs import FineTunedRun
 from regard.errors import ConfigError, TrainingError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED, is_out_of_memory
@@ -21,9 +22,10 @@ from regard.registry import TASKS, resolve
 from regard.tasks.scoring import Scoring
 from regard.training.batch_procedure import BatchProcedure
 from regard.training.distributed import Distributed, synchronize_run_directory
+from regard.training.experiments.story_qa import MemoryNetworkProcedure
 from regard.training.launcher import train_with_workers
 from regard.training.listeners import Listener, TensorBoardListener, notify
-from regard.training.multi_seed import MultiSeedProcedure
+from regard.training.multi_seed import MultiSeedProcedure, RestartProcedure
 from regard.training.procedure import ModelSummary, ModelSummaryDict, RunContext, TrainingProcedure
 from regard.training.throughput import default_threads
 from regard.training.verdict import Verdict, VerdictDict
@@ -156,6 +158,15 @@ def build_seed_procedure(context: RunContext) -> TrainingProcedure:
     if context.config.fine_tuning.seeds == 1:
         return BatchProcedure(context)
     return MultiSeedProcedure(context, train_run)
+
+
+def build_story_procedure(context: RunContext) -> TrainingProcedure:
+    """Train a memory network with all restarts in parallel, or another model with one restart after another."""
+    config = context.config
+    assert isinstance(config, StoryQARun)
+    if config.architecture == MEMORY_NETWORK:
+        return MemoryNetworkProcedure(context)
+    return BatchProcedure(context) if config.training.restarts == 1 else RestartProcedure(context, train_run)
 
 
 def _train_rank_zero(

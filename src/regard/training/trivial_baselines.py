@@ -143,15 +143,20 @@ def constant_span(examples: Sequence[SquadExample]) -> TrivialBaseline:
     return TrivialBaseline(best, {"f1": f1, "exact_match": exact}, margins)
 
 
-def majority_answer(train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> TrivialBaseline:
-    """Answer with the most frequent training answer of each task; examples are (task, answer), tasks count equally."""
+def majority_answer(
+    train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]], *, metric: str = "valid_error"
+) -> TrivialBaseline:
+    """Answer with the most frequent training answer of each task; examples are (task, answer), tasks count equally.
+
+    `metric` is the name of the error in the evaluations of a run.
+    """
     answers = most_frequent_answers(train)
     wrong: dict[str, list[bool]] = {}
     for task, answer in valid:
         wrong.setdefault(task, []).append(answers.get(task, answers[""]) != answer)
     error = 100 * float(np.mean([np.mean(mistakes) for mistakes in wrong.values()]))
     margin = sampling_error(error, len(valid))
-    return TrivialBaseline("the most frequent answer", {"valid_error": error}, {"valid_error": margin})
+    return TrivialBaseline("the most frequent answer", {metric: error}, {metric: margin})
 
 
 def most_frequent_answers(examples: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -113,6 +113,8 @@ BAR_WIDTH = 8  # terminal columns of a full bar
 HOP_COLUMNS = BAR_WIDTH + 8  # a bar, its percentage and a gap
 MIN_WEIGHT = 0.005  # sentences below it in every hop are only counted
 EMPTY_MEMORIES = "nothing (empty memories)"
+OTHER_TOKENS = "question and special tokens"
+HOP = "hop"  # of a memory network; other models have rows of layers, or of their pooling
 
 
 def bar(fraction: float) -> str:
@@ -126,11 +128,13 @@ def bar(fraction: float) -> str:
     return (EIGHTHS[8] * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR_WIDTH)
 
 
-def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forgotten: int = 0) -> list[str]:
+def hop_table(
+    sentences: Sequence[str], hops: Weights, *, width: int = 100, forgotten: int = 0, unit: str = HOP
+) -> list[str]:
     """Sentences that any hop attends to, in the order of the story, with the weight of each hop.
 
-    `hops` is [hops, sentences]; what is missing to one went to empty memories. The first `forgotten` sentences are
-    beyond the model's memory.
+    `hops` is [hops, sentences], or by another `unit`, such as layer; what is missing to one went to empty memories, or
+    to tokens outside the sentences. The first `forgotten` sentences are beyond the model's memory.
 
     >>> import numpy as np
     >>> for line in hop_table(["Mary went home.", "John slept."], np.array([[0.75, 0.0], [0.25, 0.75]])):
@@ -148,11 +152,11 @@ def hop_table(sentences: Sequence[str], hops: Weights, *, width: int = 100, forg
     num_hidden = len(rows) - len(visible)
     empty = [max(0.0, 1 - float(weights.sum())) for weights in hops]
     if max(empty) >= MIN_WEIGHT:
-        visible.append(("-", EMPTY_MEMORIES, empty))
+        visible.append(("-", EMPTY_MEMORIES if unit == HOP else OTHER_TOKENS, empty))
     index_width = max((len(index) for index, _, _ in visible), default=1)
     max_text_width = max(20, width - index_width - 3 - HOP_COLUMNS * len(hops))
     text_width = min(max_text_width, max((cell_len(text) for _, text, _ in visible), default=0))
-    header = "".join(f"hop {hop + 1}".ljust(HOP_COLUMNS) for hop in range(len(hops)))
+    header = "".join(f"{unit} {hop + 1}".ljust(HOP_COLUMNS) for hop in range(len(hops)))
     lines = [" " * (index_width + text_width + 3) + header]
     for index, text, weights in visible:
         cells = "".join(map(_render_hop, weights))

@@ -40,7 +40,7 @@ def test_every_seed_has_a_run_but_the_baseline_has_none() -> None:
 
 def test_memory_networks_train_their_number_of_epochs() -> None:
     story_plan = plan(["memory-network", "counts"], task="story-qa", minutes=2)
-    assert "minutes" not in story_plan.run_configs()["memory-network"][0].to_dict()["training"]
+    assert story_plan.run_configs()["memory-network"][0].to_dict()["training"]["minutes"] == "auto"
     assert story_plan.describe() == "1 to train"
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard.checkpoint.native import load_memory_network
-from regard.config.task_runs import StoryQARun
+from regard.config.story_run import StoryQARun
 from regard.errors import ConfigError, DataError, UsageError
 from regard.training.run import RunResult, train_run
 from tests.stories import write

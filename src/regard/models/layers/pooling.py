@@ -9,8 +9,8 @@ from torch.nn import functional
 from regard.attention.attend import attend
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.scores import Dot
+from regard.attention.sites import POOLING_SITE
 
-POOLING_SITE = "pooling"  # site of attention pooling
 DOT = Dot()
 
 
@@ -40,8 +40,9 @@ class ScalarMix(nn.Module):
 class Pooling(nn.Module):
     """Pool the hidden states of each sequence: mean, maximum, last states, or attention with a learned query.
 
-    The last state of a second direction, which reads backwards, is that of the first token. Attention pooling compares the query with keys from one more layer (Yang et al. 2016, eq. 5–7). It calls `attend`,
-    so that a trace captures its weights.
+    The last state of a second direction, which reads backwards, is that of the first token. Attention pooling compares
+    the query with keys from one more layer (Yang et al. 2016, eq. 5–7). It calls `attend`, so that a trace captures its
+    weights.
     """
 
     def __init__(self, kind: str, hidden_size: int, num_directions: int = 1) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from regard.attention.sites import site_kind
+from regard.attention.sites import POOLING_SITE, site_kind
 from regard.config.inference import RecordConfig
-from regard.models.layers.pooling import POOLING_SITE
 from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
 from regard.pipeline.records.trace_records import Axes, capture_text, collect_attention, collect_qkv

@@ -22,6 +22,7 @@ from regard.tasks.encoder_states import CachedStates
 from regard.tasks.predictions import Predictions
 from regard.tasks.windows import EncodedTexts, head_only_config
 from regard.text.special_tokens import SpecialTokens, TruncationReport
+from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, choose_preset, stack_sizes, subsample_indices
@@ -84,17 +85,22 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     def build_start(self, train: Any) -> EncoderStart:
         """The encoder with a head for the labels: pretrained or fresh, as the architecture says."""
         if self.config.architecture == "transformer":
-            return self._build_fresh_start(self.training_texts(train))
+            return self._build_fresh_start(train)
         return self._build_pretrained_start(train)
 
-    def _build_fresh_start(self, texts: Sequence[str]) -> EncoderStart:
-        """A tokenizer that is trained on these texts, and random weights of a model whose size suits them."""
+    def load_tokenizer(self, train: Any) -> Tokenizer:
+        """The tokenizer of a run that is resumed, or one that is trained on the texts of the training examples."""
+        texts = self.training_texts(train)
+        return load_or_train_tokenizer(self.folder, lambda: train_masked_tokenizer(texts, self.config.tokenizer))
+
+    def _build_fresh_start(self, train: Any) -> EncoderStart:
+        """A tokenizer of the training examples, and random weights of a model whose size suits them."""
         config = self.config
-        tokenizer = load_or_train_tokenizer(self.folder, lambda: train_masked_tokenizer(texts, config.tokenizer))
+        tokenizer = self.load_tokenizer(train)
         preset, reason = choose_preset(
             config.preset,
             FRESH_ENCODER_PRESETS,
-            amount=sum(map(len, tokenizer.encode_batch(texts))),
+            amount=sum(map(len, tokenizer.encode_batch(self.training_texts(train)))),
             sizes=FRESH_SIZES,
             largest="base",
             where=f"with --arch transformer for {self.name}",
@@ -220,7 +226,11 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         model = super().describe_model(num_parameters)
         if self.config.architecture != "transformer":
             return model
-        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.start.tokenizer.vocab_size:,}\n{model}"
+        return f"{self.describe_tokenizer()}\n{model}"
+
+    def describe_tokenizer(self) -> str:
+        """Describe the run's own vocabulary for the user."""
+        return f"tokens: {self.config.tokenizer.kind}, vocabulary of {self.start.tokenizer.vocab_size:,}"
 
     @property
     def stored_beside_lora(self) -> tuple[str, ...]:

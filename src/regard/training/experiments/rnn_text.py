@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.checkpoint.feature_dir import FEATURES, copy_features, describe_features
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
-from regard.config.task_runs import LabelledRun
+from regard.config.task_runs import EncoderRun
 from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.feature_models import AnyFeatures, load_frozen_features
@@ -39,7 +39,7 @@ EvaluatorT = TypeVar("EvaluatorT", bound=RnnTextEvaluator)
 class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
     """Train an RNN classifier or tagger from scratch."""
 
-    config: LabelledRun
+    config: EncoderRun
 
     # set by `prepare`
     features: AnyFeatures | None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.checkpoint.native import save_memory_network
-from regard.config.task_runs import StoryQARun
+from regard.config.story_run import StoryQARun
 from regard.data.babi import StoryQuestions, read_stories
 from regard.errors import UsageError
 from regard.formatting import format_duration
@@ -20,18 +21,13 @@ from regard.models.base import move_to_device
 from regard.models.memory_network import MemoryNetwork
 from regard.tasks.predictions import PredictedStoryAnswers
 from regard.tasks.scoring import Scoring, require_metric
-from regard.tasks.story_qa import (
-    StoryExamples,
-    StoryScores,
-    StoryVocabulary,
-    encode_stories,
-    predict_answers,
-    score_answers,
-)
+from regard.tasks.story_memory import StoryExamples, encode_stories, predict_answers
+from regard.tasks.story_qa import StoryPrediction, StoryScores, StoryVocabulary, score_answers
 from regard.training.card import model_card
 from regard.training.device import device_of_rank
 from regard.training.experiments.base import prefix_metrics
 from regard.training.experiments.data_splits import reading_notes
+from regard.training.experiments.story_sequence import answers_by_task, count_tasks, report_scores
 from regard.training.listeners import notify
 from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
 from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
@@ -57,6 +53,8 @@ class MemoryNetworkProcedure:
     vocabulary: StoryVocabulary
     valid: StoryQuestions
     valid_examples: StoryExamples
+    test: StoryQuestions | None
+    test_examples: StoryExamples  # where there is a test file
     digests: dict[str, str]  # of the data
 
     def __init__(self, context: RunContext) -> None:
@@ -75,6 +73,10 @@ class MemoryNetworkProcedure:
         self.valid = self._choose_validation()
         self.valid_examples = self._encode(self.valid)
         self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
+        self.test = self._read(config.test_files, "test") if config.test_files else None
+        if self.test is not None:
+            self.test_examples = self._encode(self.test)
+            self.digests["test"] = self.test.digest
 
     @property
     def scoring(self) -> Scoring:
@@ -100,7 +102,7 @@ class MemoryNetworkProcedure:
         if files:
             return self._read(files, "validation")
         if len(held_out):
-            self.notes.append(f"validation: the {len(held_out):,} questions that are held out (chosen by the seed)")
+            self.notes.append(f"validation: the {len(held_out):,} questions that are held out")
             return self.stories.select(held_out.tolist())
         self.notes.append("validation: on the training questions, as none are held out and --valid names no file")
         return self.stories
@@ -129,7 +131,7 @@ class MemoryNetworkProcedure:
             setups = [Setup("float32", num_threads) for num_threads in thread_counts]
             return fastest_setup(setups, time_update, PROBE_SECONDS)
 
-        throughput = choose_throughput(trainer.model, self.config.training, 1, measure)
+        throughput = choose_throughput(trainer.model, replace(self.config.training, precision="float32"), 1, measure)
         trainer.model.zero_grad(set_to_none=True)
         return {
             "threads": throughput.threads,
@@ -151,9 +153,9 @@ class MemoryNetworkProcedure:
         restarts = f"best of {model.num_restarts} restarts in parallel" if model.num_restarts > 1 else "one restart"
         seconds = max_epochs * resolved["seconds"]
         lines = [
-            f"data: {_format_tasks(self.stories)}, {len(trainer.train_indices):,} training questions and "
+            f"data: {count_tasks(self.stories)}, {len(trainer.train_indices):,} training questions and "
             f"{len(trainer.held_out_indices):,} held out; "
-            f"validation {_format_tasks(self.valid)}, {len(self.valid):,} questions",
+            f"validation {count_tasks(self.valid)}, {len(self.valid):,} questions",
             f"words: vocabulary of {len(self.vocabulary.words):,}, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.max_sentence_words} in a sentence or question",
             f"model: {num_parameters:,} parameters, {model.config.summary()}",
@@ -183,8 +185,9 @@ class MemoryNetworkProcedure:
             return TrainingResult(progress.epoch, stop_request.name, seconds=progress.seconds)
         if not metrics:
             metrics = self._evaluate()
-        for line in StoryScores.from_dict(metrics["valid"]).lines():
-            self.context.notify(line)
+        for split in ("valid", "test"):
+            if split in metrics:
+                report_scores(StoryScores.from_dict(metrics[split]), split, self.context.notify)
         return TrainingResult(
             progress.epoch,
             "plan done",
@@ -196,7 +199,7 @@ class MemoryNetworkProcedure:
             summary=ModelSummary(
                 trainer.model.config.summary(),
                 trainer.model.num_parameters() // trainer.model.num_restarts,
-                data=f"{len(trainer.train_indices):,} questions of {_format_tasks(self.stories)}",
+                data=f"{len(trainer.train_indices):,} questions of {count_tasks(self.stories)}",
             ),
         )
 
@@ -260,17 +263,13 @@ class MemoryNetworkProcedure:
         trainer = self.trainer
         restart, train_errors = self._choose_restart()
         model = trainer.model.restart(restart)
-        answers = predict_answers(model, self.vocabulary, self.valid_examples)
-        scores = score_answers(self.valid_examples, answers, self.vocabulary)
-        predictions = PredictedStoryAnswers.from_answers(self.valid_examples, answers, self.vocabulary)
-        metrics: dict[str, Any] = prefix_metrics("valid", self.scoring.compute(predictions))
+        metrics, scores, answers = self._score(model, self.valid_examples, "valid")
         metrics["train_error"] = float(train_errors[restart])
-        if scores.support is not None:
-            metrics["valid_support"] = scores.support
-        metrics["valid"] = scores.to_dict()
         metrics["starts"] = {"kept": restart, "train_errors": train_errors.tolist()}
         if trainer.is_done:
             self.verdict = self._judge(metrics)
+            if self.test is not None:
+                metrics |= self._score(model, self.test_examples, "test")[0]
         self._save_model(model, metrics, scores)
         samples = [
             (question.text, question.answer, answer.text)
@@ -288,6 +287,17 @@ class MemoryNetworkProcedure:
         )
         return metrics
 
+    def _score(
+        self, model: MemoryNetwork, examples: StoryExamples, split: str
+    ) -> tuple[dict[str, Any], StoryScores, list[StoryPrediction]]:
+        """Metrics of a model on a split, its scores by task, and its answers."""
+        answers = predict_answers(model, self.vocabulary, examples)
+        references = examples.references(self.vocabulary)
+        scores = score_answers(references, answers)
+        predictions = PredictedStoryAnswers.from_answers(references, [answer.text for answer in answers])
+        metrics = prefix_metrics(split, self.scoring.compute(predictions)) | scores.metrics_of(split)
+        return metrics, scores, answers
+
     def _choose_restart(self) -> tuple[int, NDArray[np.float64]]:
         """Restart that is best on the training questions, by the requested metric or the error; the errors of all."""
         trainer = self.trainer
@@ -298,7 +308,9 @@ class MemoryNetworkProcedure:
         ranks = {}
         for restart in trainer.finite_restarts:
             answers = predict_answers(trainer.model.restart(restart), self.vocabulary, examples)
-            predictions = PredictedStoryAnswers.from_answers(examples, answers, self.vocabulary)
+            predictions = PredictedStoryAnswers.from_answers(
+                examples.references(self.vocabulary), [answer.text for answer in answers]
+            )
             ranks[restart] = METRICS[self.metric].rank(require_metric(self.metric, predictions))
         best = max(ranks, key=lambda restart: (ranks[restart], -errors[restart], restart == lowest_error))
         return best, errors
@@ -313,7 +325,7 @@ class MemoryNetworkProcedure:
             evaluations,
             metric="valid_error",
             updates=epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
-            baselines=[majority_answer(_answers_by_task(self.stories), _answers_by_task(self.valid))],
+            baselines=[majority_answer(answers_by_task(self.stories), answers_by_task(self.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
             learning_rate=trainer.config.learning_rate,
         )
@@ -341,15 +353,6 @@ class MemoryNetworkProcedure:
             metadata=metadata,
             card=model_card(config, model.config, model.num_parameters(), metadata, details),
         )
-
-
-def _format_tasks(stories: StoryQuestions) -> str:
-    count = len(stories.tasks)
-    return f"{count} task{'s' if count > 1 else ''}"
-
-
-def _answers_by_task(stories: StoryQuestions) -> list[tuple[str, str]]:
-    return [(question.task, question.answer) for question in stories.questions]
 
 
 def _scalar_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from regard.checkpoint.native import LoadedTextModel, TextModelConfig, load_text_model, save_text_model
-from regard.config.task_runs import LabelledRun
+from regard.config.task_runs import EncoderRun
 from regard.config.text_classifier import TextClassifierRun
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.text.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ ConfigT = TypeVar("ConfigT", bound=TextModelConfig)
 class TextModelExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
     """Train a classifier or tagger of any family from scratch. A subclass chooses the model config."""
 
-    config: LabelledRun | TextClassifierRun
+    config: EncoderRun | TextClassifierRun
     default_epochs = 20.0
     default_batch_rows = 32
 
