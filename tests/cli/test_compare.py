@@ -165,6 +165,8 @@ def test_finished_runs_are_compared_without_training(
         ("texts.txt --task embed --arch a,b --test texts.txt --out x", "'embed' are not compared"),
         ("labels.csv --arch rnn:mean,counts --test labels.csv --out x", "rnn:mean is for --task classify"),
         (f"{COMMANDS['tag']} --out x --text words", "--text"),
+        ("labels.csv --task classify --arch rnn:mean,counts --test other.csv --out x", "csv:2: the label 'maybe'"),
+        ("tags.conll --task tag --arch rnn,counts --test other.conll --out x", "other.conll:1"),
         (f"{COMMANDS['tag']} --out x --source a", "'data.read.source' of the task tag: it is a setting of translate"),
         (f"{COMMANDS['tag']} --out x --metric bleu", "the metric bleu is not for tag"),
         (f"{COMMANDS['classify']} --out x --metric mcc", "the metric mcc has no confidence interval: choose accuracy"),
@@ -180,6 +182,8 @@ def test_finished_runs_are_compared_without_training(
 def test_a_comparison_that_cannot_be_made_is_refused_first(
     command: str, message: str, reports: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    Path("other.csv").write_text("text,label\nada went,maybe\n")
+    Path("other.conll").write_text("ada B-Y\n")
     capfd.readouterr()
     assert run(["compare", *shlex.split(command)]) == 2
     assert message in capfd.readouterr().err

@@ -98,6 +98,13 @@ def test_bleu_of_some_sentences_is_that_of_their_corpus() -> None:
     assert statistics.mean == pytest.approx(compute_metric("bleu", corpus))
 
 
+def test_models_may_number_the_labels_differently() -> None:
+    first = PredictedLabels(predictions=np.array([0, 1, 1]), references=np.array([0, 1, 0]), labels=["no", "yes"])
+    second = PredictedLabels(predictions=np.array([1, 0, 0]), references=np.array([1, 0, 1]), labels=["yes", "no"])
+    statistics = [collect_statistics("macro_f1", [predictions]) for predictions in (first, second)]
+    assert np.array_equal(statistics[0].values, statistics[1].values)
+
+
 def test_a_metric_without_statistics_is_refused_with_those_that_have_them() -> None:
     with pytest.raises(UsageError, match=r"mcc of predictions that are labels .* choose one of accuracy, macro_f1"):
         collect_statistics("mcc", [random_predictions(1)[0]])

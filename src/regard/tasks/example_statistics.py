@@ -63,12 +63,13 @@ def label_accuracy(predictions: PredictedLabels) -> ExampleStatistics:
 def label_macro_f1(predictions: PredictedLabels) -> ExampleStatistics:
     """Twice the right labels, of all predicted and all true ones, by label."""
     one_hot = np.eye(len(predictions.labels), dtype=np.int64)
-    return _f1_by_label(one_hot[predictions.predictions], one_hot[predictions.references])
+    return _f1_by_label(one_hot[predictions.predictions], one_hot[predictions.references], predictions.labels)
 
 
 def label_set_macro_f1(predictions: PredictedLabelSets) -> ExampleStatistics:
     """Twice the right labels, of all predicted and all true ones, by label."""
-    return _f1_by_label(predictions.predictions.astype(np.int64), predictions.references.astype(np.int64))
+    counts = (predictions.predictions.astype(np.int64), predictions.references.astype(np.int64))
+    return _f1_by_label(*counts, predictions.labels)
 
 
 def label_set_micro_f1(predictions: PredictedLabelSets) -> ExampleStatistics:
@@ -88,7 +89,11 @@ def _share(is_right: NDArray[np.bool_] | FloatArray) -> ExampleStatistics:
     return ExampleStatistics.from_ratios(is_right, np.ones(len(is_right)))
 
 
-def _f1_by_label(predicted: Counts, references: Counts) -> ExampleStatistics:  # [examples, labels]
+def _f1_by_label(predicted: Counts, references: Counts, labels: Sequence[str]) -> ExampleStatistics:
+    """Statistics from tables [examples, labels]; their columns are sorted, as models may number labels differently."""
+    order = np.argsort(list(labels))
+    predicted = predicted[:, order]
+    references = references[:, order]
     return ExampleStatistics.from_ratios(2 * predicted * references, predicted + references)
 
 

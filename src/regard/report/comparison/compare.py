@@ -63,6 +63,7 @@ def compare_architectures(
         raise UsageError("a comparison needs at least two models")
     check_task(plan.task)
     test = _TestSet.read(plan.task, test_files, plan.data.read, options or ComparisonOptions(), notify=notify)
+    test.comparison.check_labels(test.examples, plan.data)
     runs = plan.train(out, listeners, notify)
     details = {"training data": ", ".join(plan.data.train), "minutes per run": plan.minutes}
     return test.compare(runs, plan.seeds, details, data=plan.data)

@@ -72,6 +72,9 @@ class TaskComparison(Generic[ExamplesT]):
         """Read the test data; `metadata` is the task.json of a finished model, empty before training."""
         raise NotImplementedError
 
+    def check_labels(self, examples: ExamplesT, data: DataConfig) -> None:
+        """Refuse test data with labels that the training data do not have, before anything is trained."""
+
     def fit_baseline(self, data: DataConfig) -> FittedBaseline:
         """Fit the baseline `counts` to the training data."""
         raise UsageError(f"the task {self.task} has no baseline: leave out counts")
@@ -126,6 +129,10 @@ class LabelComparison(TaskComparison[LabelledTexts]):
         return read_labelled(
             files, config.override({name: value for name, value in columns.items() if not getattr(config, name)})
         )
+
+    def check_labels(self, examples: LabelledTexts, data: DataConfig) -> None:
+        """Refuse test data with labels that the training data do not have."""
+        examples.label_matrix(self.read(data.train, data.read, {}).label_names)
 
     def request(self, examples: LabelledTexts, index: int) -> PipelineRequest:
         """A text, or a pair of texts."""
@@ -190,6 +197,10 @@ class TagComparison(TaskComparison[TaggedSentences]):
     def read(self, files: Sequence[str], config: ReadConfig, metadata: Mapping[str, Any]) -> TaggedSentences:
         """Read tagged sentences."""
         return read_tagged(files, config)
+
+    def check_labels(self, examples: TaggedSentences, data: DataConfig) -> None:
+        """Refuse test data with tags that the training data do not have."""
+        examples.tag_ids(self.read(data.train, data.read, {}).tags)
 
     def request(self, examples: TaggedSentences, index: int) -> PipelineRequest:
         """The words of a sentence, joined by spaces."""
