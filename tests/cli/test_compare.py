@@ -122,6 +122,15 @@ def test_settings_of_one_architecture_are_those_of_its_runs(reports: dict[str, d
     assert "3 hops " in reports["story-qa"]["models"][1]["summary"]
 
 
+def test_learning_curves_are_read_from_the_logs(reports: dict[str, dict[str, Any]]) -> None:
+    for model in reports["story-qa"]["models"][1:]:
+        assert len(model["metric_curve"]) == 4  # evaluations
+        assert len(model["loss_curve"]) > 4  # every epoch, also those of the linear start
+        minutes = [minute for minute, _ in model["loss_curve"]]
+        assert minutes == sorted(minutes)
+        assert minutes[-1] == pytest.approx(model["minutes"], rel=0.01)
+
+
 def test_only_runs_that_are_not_finished_are_trained(
     reports: dict[str, dict[str, Any]], capfd: pytest.CaptureFixture[str]
 ) -> None:

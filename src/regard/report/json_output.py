@@ -45,8 +45,8 @@ class ComparedModelDict(TypedDict):
     training_rate: float | None  # per second, the median over the updates; null for a model that was not trained here
     training_unit: str  # what the rate counts: tokens, texts, words
     minutes: float | None  # of training, the mean over the seeds
-    loss_curve: list[list[float]]  # minute, loss on validation data
-    metric_curve: list[list[float]]  # minute, metric on validation data
+    loss_curve: list[list[float]]  # minute, loss on validation data; of few evaluations, on training data
+    metric_curve: list[list[float]]  # minute, metric on the same data
     prediction: str  # for the example
 
 

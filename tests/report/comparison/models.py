@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.report.comparison.evaluation import Example, ModelEvaluation, TrainingHistory
+from regard.report.comparison.evaluation import Example, LearningCurve, ModelEvaluation, TrainingHistory
 from regard.tasks.predictions import PredictedLabels
 
 COUNT = 100
@@ -32,7 +32,13 @@ def model(
         "examples_per_second": 99.0,
         "is_pretrained": False,
         "example": Example("yes", picture, site="pooling" if has_attention else "", has_attention=has_attention),
-        "history": TrainingHistory(10.0, "texts", 1.5, [(0.5, 0.9), (1.5, 0.4)], [(0.5, 60.0), (1.5, 90.0)]),
+        "history": TrainingHistory(
+            rate=10.0,
+            unit="texts",
+            minutes=1.5,
+            loss=LearningCurve([(0.5, 0.9), (1.5, 0.4)], is_validation=False),
+            metric=LearningCurve([(0.5, 60.0), (1.5, 90.0)]),
+        ),
     }
     predictions = [labels(num_right, first=first) for num_right in seeds]
     return ModelEvaluation(name, predictions=predictions, **{**defaults, **settings})

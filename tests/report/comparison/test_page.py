@@ -46,9 +46,15 @@ def test_the_charts_show_intervals_lengths_and_learning_curves() -> None:
     assert list(charts(build())) == [
         "Accuracy with 95 % intervals",
         "Accuracy by length of the text",
-        "Accuracy on validation data during training, first seed",
-        "Loss on validation data during training, first seed",
+        "Accuracy during training, first seed",
+        "Loss during training, first seed",
     ]
+
+
+def test_a_curve_on_training_data_says_so() -> None:
+    drawn = charts(build())
+    assert "(training data)" in drawn["Loss during training, first seed"]
+    assert "(training data)" not in drawn["Accuracy during training, first seed"]
 
 
 def test_texts_are_escaped_in_the_page() -> None:

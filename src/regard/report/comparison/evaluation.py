@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Generic
 
+import numpy as np
+
+from regard.attention.sites import site_name
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.data import DataConfig
 from regard.interpret.record_request import run_request
@@ -28,15 +31,22 @@ RATE = "_per_second"  # ending of the fields of a log with a speed
 
 
 @dataclass(frozen=True)
+class LearningCurve:
+    """Values of a metric or a loss during training."""
+
+    points: Points = ()  # minute, value
+    is_validation: bool = True  # otherwise on training data, of a run with fewer than two evaluations
+
+
+@dataclass(frozen=True)
 class TrainingHistory:
     """Speed, duration and learning curves of training; empty for a model that was not trained here."""
 
     rate: float | None = None  # per second, the median over the updates
     unit: str = ""  # what is counted: tokens, texts, words
     minutes: float | None = None
-    loss: Points = ()  # minute, loss
-    metric: Points = ()  # minute, metric that ranks the models
-    is_validation: bool = True  # whether the curves are on validation data, rather than training data
+    loss: LearningCurve = LearningCurve()
+    metric: LearningCurve = LearningCurve()  # that ranks the models
 
 
 @dataclass(frozen=True)
@@ -121,16 +131,25 @@ class Evaluator(Generic[ExamplesT]):
 def draw_attention(record: Record, prediction: str) -> Example:
     """Draw the attention of a record between words: its best head, or the mean of its last layer.
 
-    Weights are relative to the largest.
+    Where one row attends, as the question of a memory network, there is a row for each layer. Weights are relative to
+    the largest.
     """
     if not record.attention:
         return Example(prediction)
     selection = select_attention(record, words=True)
-    weights = selection.table / max(1e-9, float(selection.table.max(initial=0.0)))
-    rows = [truncate_text(unit.label, LABEL_SIZE, LABEL_ROOM) for unit in selection.rows]
+    table = selection.table
+    row_labels = [unit.label for unit in selection.rows]
+    site = selection.site
+    layers = selection.attention.layers
+    if len(row_labels) == 1 and len(layers) > 1:
+        name = selection.attention.name
+        table = np.concatenate([select_attention(record, name, layer, words=True).table for layer in layers])
+        row_labels = [site_name(name, layer) for layer in layers]
+        site = f"{row_labels[0]} to {row_labels[-1]}"
+    rows = [truncate_text(label, LABEL_SIZE, LABEL_ROOM) for label in row_labels]
     columns = [truncate_text(unit.label, LABEL_SIZE, LABEL_ROOM) for unit in selection.columns]
-    picture = heat_map(weights, rows, columns, title=f"attention of {selection.site}")
-    return Example(prediction, picture, site=selection.site, has_attention=True)
+    picture = heat_map(table / max(1e-9, float(table.max(initial=0.0))), rows, columns, title=f"attention of {site}")
+    return Example(prediction, picture, site=site, has_attention=True)
 
 
 def read_history(folders: Sequence[Path], metric: str) -> TrainingHistory:
@@ -152,18 +171,22 @@ def read_history(folders: Sequence[Path], metric: str) -> TrainingHistory:
     ]
     first = results[0]
     minutes_per_step = first["seconds"] / 60 / max(1, first["step"])
-    evaluations = [event for event in logs[0] if event.get("event") == "evaluate"]
-    events = evaluations or [event for event in logs[0] if event.get("event") == "step"]
-
-    def curve(name: str) -> Points:
-        values = [(minutes_per_step * event["step"], event.get(name)) for event in events]
-        return [(minute, float(value)) for minute, value in values if isinstance(value, int | float)]
-
     return TrainingHistory(
         rate=median(value for _, value in rates) if rates else None,
         unit=rates[0][0] if rates else "",
         minutes=fmean(result["seconds"] / 60 for result in results),
-        loss=curve("loss"),
-        metric=curve(metric),
-        is_validation=bool(evaluations),
+        loss=_read_curve(logs[0], "loss", minutes_per_step),
+        metric=_read_curve(logs[0], metric, minutes_per_step),
     )
+
+
+def _read_curve(events: Sequence[Mapping[str, Any]], name: str, minutes_per_step: float) -> LearningCurve:
+    """Values of the evaluations in a log; of fewer than two, those of the updates."""
+    curves: dict[str, list[tuple[float, float]]] = {"evaluate": [], "step": []}
+    for event in events:
+        value = event.get(name, event.get(f"valid_{name}"))
+        if event.get("event") in curves and isinstance(value, int | float):
+            curves[event["event"]].append((minutes_per_step * event["step"], float(value)))
+    if len(curves["evaluate"]) > 1:
+        return LearningCurve(curves["evaluate"])
+    return LearningCurve(curves["step"], is_validation=False)

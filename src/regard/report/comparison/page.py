@@ -9,7 +9,8 @@ from pathlib import Path
 from regard.checkpoint.atomic import json_bytes, write_file
 from regard.metric_table import METRICS
 from regard.registry import resolve
-from regard.report.charts import PAGE_STYLE, Points, interval_chart, line_chart
+from regard.report.charts import PAGE_STYLE, interval_chart, line_chart
+from regard.report.comparison.evaluation import LearningCurve
 from regard.report.comparison.report import ComparedModel, ComparisonReport
 
 METHOD = (
@@ -104,20 +105,16 @@ def charts(report: ComparisonReport) -> dict[str, str]:
         drawn[title] = line_chart(
             lines, title=title, x_label="words of the text", y_label=name, ticks=ticks, colours=names
         )
-    drawn |= _learning_curves({_curve_name(model): model.history.metric for model in report.models}, name)
-    return drawn | _learning_curves({_curve_name(model): model.history.loss for model in report.models}, "loss")
+    drawn |= _draw_curves({model.name: model.history.metric for model in report.models}, name)
+    return drawn | _draw_curves({model.name: model.history.loss for model in report.models}, "loss")
 
 
-def _curve_name(model: ComparedModel) -> str:
-    """Name in the legend of a learning curve; those of memory networks are on training data."""
-    return model.name if model.history.is_validation else f"{model.name} (training data)"
-
-
-def _learning_curves(curves: Mapping[str, Points], name: str) -> dict[str, str]:
+def _draw_curves(curves: Mapping[str, LearningCurve], name: str) -> dict[str, str]:
     """Chart of the learning curves that have several points; none where there are no such curves."""
-    lines = {model: points for model, points in curves.items() if len(points) > 1}
-    title = f"{_capitalize(name)} on validation data during training, first seed"
-    chart = line_chart(lines, title=title, x_label="minutes of training", y_label=name, colours=[*curves])
+    legend = {model: model if curve.is_validation else f"{model} (training data)" for model, curve in curves.items()}
+    lines = {legend[model]: curve.points for model, curve in curves.items() if len(curve.points) > 1}
+    title = f"{_capitalize(name)} during training, first seed"
+    chart = line_chart(lines, title=title, x_label="minutes of training", y_label=name, colours=[*legend.values()])
     return {title: chart} if chart else {}
 
 

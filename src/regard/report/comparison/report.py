@@ -86,8 +86,8 @@ class ComparedModel:
             "training_rate": history.rate,
             "training_unit": history.unit,
             "minutes": history.minutes,
-            "loss_curve": [list(point) for point in history.loss],
-            "metric_curve": [list(point) for point in history.metric],
+            "loss_curve": [list(point) for point in history.loss.points],
+            "metric_curve": [list(point) for point in history.metric.points],
             "prediction": self.example.prediction,
         }
 
