@@ -44,6 +44,19 @@ class Metric:
         """Name and value, for reading."""
         return f"{self.field_name} {self.format.format(value)}"
 
+    def format_difference(self, value: float) -> str:
+        """A value or a difference of two without name and unit: one decimal of points, more of nats.
+
+        >>> METRICS["accuracy"].format_difference(-3.21), METRICS["loss"].format_difference(0.123)
+        ('-3.2', '0.1230')
+        """
+        return self.format.format(value) if self.format == NATS else f"{value:.1f}"
+
+    @property
+    def unit(self) -> str:
+        """Unit of a difference."""
+        return "nats" if self.format == NATS else "points"
+
     def rank(self, value: float) -> float:
         """Value by which models are compared; the larger is the better."""
         rounded = value if self.digits is None else round(value, self.digits)
@@ -55,10 +68,13 @@ _STATISTICS = "regard.tasks.example_statistics"
 _TOKENS = ("next tokens", "masked tokens", "bidirectional tokens")
 
 
-def _loss(field_name: str, function: str, kinds: tuple[str, ...], *, format: str = NATS) -> Metric:
-    """Build the row of a loss or a perplexity."""
+def _loss(
+    field_name: str, function: str, kinds: tuple[str, ...], *, format: str = NATS, statistics: str = ""
+) -> Metric:
+    """Build the row of a loss or a perplexity; `statistics` are those of next tokens."""
     functions = dict.fromkeys(kinds, f"{_FUNCTIONS}:{function}")
-    return Metric(field_name, functions, larger_is_better=False, format=format, digits=None)
+    by_kind = {"next tokens": f"{_STATISTICS}:{statistics}"} if statistics else {}
+    return Metric(field_name, functions, larger_is_better=False, format=format, digits=None, statistics=by_kind)
 
 
 SPLITS = {"valid": "validation", "test": "test"}  # prefix of a metric's name → data that it is computed on
@@ -118,9 +134,14 @@ METRICS = MetricTable(
     "metric",
     {
         "loss": _loss(
-            "loss", "loss", ("labels", "label sets", "tags", "entities", "story answers", "translations", *_TOKENS)
+            "loss",
+            "loss",
+            ("labels", "label sets", "tags", "entities", "story answers", "translations", *_TOKENS),
+            statistics="token_loss",
         ),
-        "perplexity": _loss("perplexity", "perplexity", ("translations", *_TOKENS), format=POINTS),
+        "perplexity": _loss(
+            "perplexity", "perplexity", ("translations", *_TOKENS), format=POINTS, statistics="perplexity"
+        ),
         "loss_per_character": _loss("loss per character", "loss_per_character", ("next tokens",)),
         "perplexity_forward": _loss(
             "perplexity forward", "forward_perplexity", ("bidirectional tokens",), format=POINTS

@@ -253,6 +253,8 @@ TASKS: Registry[Task] = Registry(
             commands=("book.txt --tokenizer characters --minutes 20 --out runs/gpt",),
             experiments={"gpt": f"{_EXPERIMENTS}.causal_lm:CausalLMExperiment"},
             procedure=_BATCHES,
+            architectures=f"{_ARCHITECTURES}:CAUSAL_LM",
+            comparison=f"{_COMPARISONS}:CausalLMComparison",
         ),
         "elmo": Task(
             field_name="ELMo language model whose layers are features of words",

@@ -14,6 +14,7 @@ import pytest
 from regard.cli import run
 from regard.config.data import ReadConfig
 from regard.data.conll import read_tagged
+from regard.data.documents import read_documents
 from regard.data.labelled import read_labelled
 from regard.data.squad import read_squad
 from regard.pipeline.load import load
@@ -27,6 +28,8 @@ COMMANDS = {  # task → its comparison, without --out
     f"--seeds 1,2 {SHORT}",
     "tag": f"tags.conll --task tag --test tags.conll --arch counts,rnn,frozen:encoder {SHORT}",
     "answer": f"squad.json --task answer --test squad.json --arch counts,tuned:encoder {SHORT}",
+    "causal-lm": f"texts.txt --task causal-lm --test texts.txt --arch gpt,rotary=gpt {SHORT} --preset micro "
+    "--set rotary:gpt.positions=rotary --set tokenizer.kind=characters --set documents.sequence_length=16 --seeds 1,2",
     "story-qa": "walks.txt --task story-qa --test walks.txt --arch counts,three=memory-network,one=memory-network "
     "--set one:memory_network.hops=1 --set training.restarts=1 --set training.epochs=4 --threads 1",
     "translate": f"pairs.csv --test pairs.csv --arch gru:none,gru:additive {SHORT} --preset micro --metric exact_match "
@@ -84,6 +87,7 @@ def test_every_task_is_compared(task: str, reports: dict[str, dict[str, Any]]) -
         ("answer", {"counts": False, "tuned:encoder": True}),
         ("story-qa", {"counts": False, "three": True, "one": True}),
         ("translate", {"gru:none": False, "gru:additive": True}),
+        ("causal-lm", {"gpt": True, "rotary": True}),
     ],
 )
 def test_attention_is_shown_where_there_is_some(
@@ -106,6 +110,25 @@ def test_the_score_is_that_of_an_evaluation(reports: dict[str, dict[str, Any]]) 
         assert metric == Scoring(task).main(predictions.kind)
         model = next(model for model in reports[task]["models"] if model["name"].replace(":", "-") == name)
         assert model["scores"][metric][0] == pytest.approx(Scoring(task).compute_final(predictions)[metric])
+
+
+def test_language_models_with_different_tokenizers_are_not_compared(
+    reports: dict[str, dict[str, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = COMMANDS["causal-lm"].replace("--set tokenizer.kind=characters", "--set rotary:tokenizer.kind=characters")
+    assert run(["compare", *shlex.split(command), "--out", "tokenizers"]) == 2
+    assert "losses per token are not comparable" in capfd.readouterr().err
+
+
+def test_losses_of_blocks_are_those_of_the_text(reports: dict[str, dict[str, Any]]) -> None:
+    documents = read_documents(["texts.txt"], ReadConfig(), "file")
+    pipeline: Any = load(Path("causal-lm/rotary/seed-2"), threads=1)
+    evaluated = pipeline.evaluate(documents)
+    model = reports["causal-lm"]["models"][1]
+    assert model["scores"]["loss"][1] == pytest.approx(evaluated["loss"], rel=1e-5)
+    assert model["scores"]["perplexity"][1] == pytest.approx(evaluated["perplexity"], rel=1e-5)
+    assert len(pipeline.predict_examples(documents).blocks.tokens) > 20
+    assert "nats" in reports["causal-lm"]["conclusion"] or reports["causal-lm"]["attention"] is None
 
 
 def test_every_seed_counts_and_the_baseline_once(reports: dict[str, dict[str, Any]]) -> None:

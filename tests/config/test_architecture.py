@@ -62,7 +62,7 @@ def test_the_model_of_an_entry_may_contain_colons() -> None:
         ("frozen", "classify", "names no model: write frozen:MODEL"),
         ("frozen:", "classify", "names no model: write frozen:MODEL"),
         ("features:x", "answer", "unknown architecture 'features:x' of answer"),
-        ("gpt", "causal-lm", "no architectures of causal-lm are compared"),
+        ("bert", "masked-lm", "no architectures of masked-lm are compared"),
     ],
 )
 def test_an_unknown_entry_is_refused_with_those_that_there_are(entry: str, task: str, message: str) -> None:

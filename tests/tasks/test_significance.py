@@ -17,10 +17,12 @@ from regard.tasks.predictions import (
     PredictedEntities,
     PredictedLabels,
     PredictedLabelSets,
+    PredictedNextTokens,
     PredictedStoryAnswers,
     PredictedTags,
     PredictedTranslations,
     Predictions,
+    TokenBlocks,
 )
 from regard.tasks.question_answering import PredictedAnswers
 from regard.tasks.scoring import compute_metric
@@ -44,6 +46,8 @@ def random_predictions(seed: int, count: int = 61) -> list[Predictions]:
     def distort(values: Any, choices: Any) -> Any:
         return [rng.choice(choices) if rng.random() < 0.3 else value for value in values]
 
+    losses = rng.random(count) * 90
+    tokens = rng.integers(1, 40, count)
     labels = rng.integers(0, 4, count)
     label_sets = rng.random((count, 5)) < 0.3
     tags = [[str(tag) for tag in rng.choice(TAGS, rng.integers(1, 9))] for _ in range(count)]
@@ -51,6 +55,9 @@ def random_predictions(seed: int, count: int = 61) -> list[Predictions]:
     answers = [str(answer) for answer in rng.choice(WORDS, count)]
     tagged: dict[str, Any] = {"predictions": [distort(sentence, TAGS) for sentence in tags], "references": tags}
     return [
+        PredictedNextTokens(
+            loss=float(losses.sum() / tokens.sum()), loss_per_character=0.5, blocks=TokenBlocks(losses, tokens)
+        ),
         PredictedLabels(predictions=np.array(distort(labels, range(5))), references=labels, labels="abcde"),
         PredictedLabelSets(
             predictions=label_sets ^ (rng.random((count, 5)) < 0.2), references=label_sets, labels="abcde"
@@ -107,7 +114,12 @@ def test_models_may_number_the_labels_differently() -> None:
 
 def test_a_metric_without_statistics_is_refused_with_those_that_have_them() -> None:
     with pytest.raises(UsageError, match=r"mcc of predictions that are labels .* choose one of accuracy, macro_f1"):
-        collect_statistics("mcc", [random_predictions(1)[0]])
+        collect_statistics("mcc", [random_predictions(1)[1]])
+
+
+def test_a_loss_of_the_whole_text_alone_has_no_interval() -> None:
+    with pytest.raises(UsageError, match="predict it in blocks"):
+        collect_statistics("loss", [PredictedNextTokens(loss=1.0, loss_per_character=0.5)])
 
 
 def test_the_interval_of_an_accuracy_is_that_of_scipy_s_bootstrap() -> None:

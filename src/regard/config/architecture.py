@@ -75,6 +75,7 @@ TAG = {
     **PRETRAINED,
 }
 ANSWER = {"counts": COUNTS, "transformer": TRANSFORMER, **PRETRAINED}
+CAUSAL_LM = {"gpt": Architecture()}
 STORY_QA = {
     "counts": COUNTS,
     "memory-network": Architecture(has_time_budget=False),

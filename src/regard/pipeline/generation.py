@@ -28,6 +28,7 @@ from regard.pipeline.records.trace_records import (
 )
 from regard.pipeline.records.translation_records import token_word_ids
 from regard.pipeline.result import PipelineResult, attach_recorder
+from regard.tasks.predictions import PredictedNextTokens
 from regard.tasks.scoring import Scoring
 from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ from regard.view.record.record import Record
 from regard.view.record.texts import RecordText
 
 TASK = "causal-lm"
+MIN_BLOCKS = 100  # of a test set, where it has as many rows
 AXES = {"decoder.self": Axes("target", "source", is_generated=True, is_causal=True)}
 INCOMPLETE_CHARACTER = "\ufffd"  # what decoding gives for a character whose bytes are not all generated yet
 OnText = Callable[[str], object]
@@ -294,15 +296,26 @@ class GenerationPipeline(PicklablePipeline):
         content_words = token_word_ids(self.tokenizer, generation.full_text, content_ids)
         return [*[-1] * num_special, *content_words, *[-1] * num_eos]
 
-    def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
-        """Loss of running text in nats, per token and per character, perplexity of a token, and metrics by name."""
+    def predict_examples(self, examples: Documents) -> PredictedNextTokens:
+        """Predict the tokens of running text, in blocks; the result is the argument of every metric."""
+        return self._predict(examples, min_blocks=MIN_BLOCKS)
+
+    def _predict(self, documents: Documents, min_blocks: int = 1) -> PredictedNextTokens:
         from regard.tasks.causal_lm import predict_next_tokens
 
         if self.tokenizer.eos_id < 0:
             raise UsageError("this model has no token between documents: it cannot be evaluated on documents")
         stream = TokenStream.from_documents(documents, self.tokenizer, self.model.config.max_positions - 1)
         num_characters = sum(map(len, documents.texts))
-        scores = Scoring(self.task_name, tuple(metrics)).compute_final(
-            predict_next_tokens(self.model.generator(), stream, num_characters)
-        )
-        return {"documents": len(documents), "tokens": len(stream.ids), "characters": num_characters, **scores}
+        return predict_next_tokens(self.model.generator(), stream, num_characters, min_blocks=min_blocks)
+
+    def evaluate(self, documents: Documents, *, metrics: Sequence[str] = ()) -> dict[str, Any]:
+        """Loss of running text in nats, per token and per character, perplexity of a token, and metrics by name."""
+        predictions = self._predict(documents)
+        assert predictions.blocks is not None
+        return {
+            "documents": len(documents),
+            "tokens": int(predictions.blocks.tokens.sum()),
+            "characters": sum(map(len, documents.texts)),
+            **Scoring(self.task_name, tuple(metrics)).compute_final(predictions),
+        }

@@ -12,7 +12,7 @@ from regard.attention.dropout import Noise
 from regard.decoding.generator import LanguageModel
 from regard.models.gpt import Gpt
 from regard.packed_tokens import Tokens
-from regard.tasks.predictions import PredictedNextTokens
+from regard.tasks.predictions import PredictedNextTokens, TokenBlocks
 from regard.tasks.token_stream import EVALUATION_ROWS, Indices, StreamObjective, TokenStream
 
 
@@ -57,13 +57,25 @@ class CausalLMObjective(StreamObjective):
 
 def total_loss(model: LanguageModel[Any], stream: TokenStream) -> float:
     """Loss of all tokens of a stream, in nats: each is predicted once, from those before it in its row."""
+    return float(block_losses(model, stream).losses.sum())
+
+
+def block_losses(model: LanguageModel[Any], stream: TokenStream, min_blocks: int = 1) -> TokenBlocks:
+    """Losses of the blocks of a stream, at least `min_blocks` of them where there are as many rows."""
     ids = np.insert(stream.ids, 0, stream.ids[-1])  # a boundary precedes the first document, too
     rows = [ids[start : start + stream.length + 1] for start in range(0, len(stream.ids), stream.length)]
-    batches = [rows[start : start + EVALUATION_ROWS] for start in range(0, len(rows), EVALUATION_ROWS)]
-    return sum(model.summed_loss(Tokens.from_rows(batch)) for batch in batches)
+    block_size = max(1, min(EVALUATION_ROWS, len(rows) // min_blocks))
+    blocks = [rows[start : start + block_size] for start in range(0, len(rows), block_size)]
+    return TokenBlocks(
+        losses=np.array([model.summed_loss(Tokens.from_rows(block)) for block in blocks]),
+        tokens=np.array([sum(len(row) - 1 for row in block) for block in blocks]),
+    )
 
 
-def predict_next_tokens(model: LanguageModel[Any], stream: TokenStream, num_characters: int) -> PredictedNextTokens:
-    """Predict all tokens of a stream, whose text has `num_characters`."""
-    total = total_loss(model, stream)
-    return PredictedNextTokens(loss=total / len(stream.ids), loss_per_character=total / num_characters)
+def predict_next_tokens(
+    model: LanguageModel[Any], stream: TokenStream, num_characters: int, *, min_blocks: int = 1
+) -> PredictedNextTokens:
+    """Predict all tokens of a stream, whose text has `num_characters`, in so many blocks at least."""
+    blocks = block_losses(model, stream, min_blocks)
+    total = float(blocks.losses.sum())
+    return PredictedNextTokens(loss=total / len(stream.ids), loss_per_character=total / num_characters, blocks=blocks)

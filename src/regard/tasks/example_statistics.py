@@ -6,7 +6,7 @@ sums give the same value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +16,11 @@ from regard.errors import UsageError
 from regard.metric_table import METRICS
 from regard.registry import resolve
 from regard.tasks.entities import entity_counts
+from regard.tasks.metrics import MAX_PERPLEXITY
 from regard.tasks.predictions import (
     PredictedLabels,
     PredictedLabelSets,
+    PredictedNextTokens,
     PredictedStoryAnswers,
     PredictedTags,
     PredictedTranslations,
@@ -50,6 +52,35 @@ def collect_statistics(metric: str, predictions: Sequence[Predictions]) -> Examp
             f"confidence interval: choose one of {', '.join(names) or 'another task'}"
         )
     return ExampleStatistics.stack([function(seed) for seed in predictions])
+
+
+# ---- losses
+
+
+def token_loss(predictions: PredictedNextTokens) -> ExampleStatistics:
+    """Loss and number of the tokens of each block."""
+    return _blocks(predictions, mean_loss)
+
+
+def perplexity(predictions: PredictedNextTokens) -> ExampleStatistics:
+    """Loss and number of the tokens of each block."""
+    return _blocks(predictions, _perplexity)
+
+
+def _blocks(predictions: PredictedNextTokens, score: Callable[[FloatArray], FloatArray]) -> ExampleStatistics:
+    blocks = predictions.blocks
+    if blocks is None:
+        raise UsageError("these predictions have a loss of the whole text alone: predict it in blocks")
+    return ExampleStatistics(np.stack([blocks.losses, blocks.tokens], axis=1)[None], score)
+
+
+def mean_loss(sums: FloatArray) -> FloatArray:
+    """Loss per token, from sums [..., 2]."""
+    return np.asarray(sums[..., 0] / np.maximum(1, sums[..., 1]))
+
+
+def _perplexity(sums: FloatArray) -> FloatArray:
+    return np.exp(np.minimum(mean_loss(sums), np.log(MAX_PERPLEXITY)))
 
 
 # ---- labels

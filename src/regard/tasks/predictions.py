@@ -131,6 +131,14 @@ class PredictedTranslations(Predictions):
     references: Sequence[str]
 
 
+@dataclass(frozen=True)
+class TokenBlocks:
+    """Running text in blocks of tokens, which are the examples of intervals and tests."""
+
+    losses: NDArray[np.float64]  # [blocks], summed over the tokens, in nats
+    tokens: NDArray[np.int64]  # [blocks], their number
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictedNextTokens(Predictions):
     """Running text, each token predicted from those before it."""
@@ -138,6 +146,7 @@ class PredictedNextTokens(Predictions):
     kind = "next tokens"
 
     loss_per_character: float
+    blocks: TokenBlocks | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,16 +143,16 @@ class _TestSet:
                 assert data is not None
                 evaluations.append(evaluator.evaluate_baseline(run.name, data))
         metric = self._choose_metric(evaluations)
+        self.comparison.check_comparable([evaluation.predictions[0] for evaluation in evaluations])
         histories = [read_history(run.folders, metric) for run in runs]
-        texts = [self.comparison.text(self.examples, position) for position in range(len(self.examples))]
         return build_report(
             [replace(pair[0], history=pair[1]) for pair in zip(evaluations, histories, strict=True)],
-            [len(text.split()) for text in texts],
+            self.comparison.lengths(self.examples),
             task=self.task,
             metric=metric,
             title=f"{len(runs)} models compared on {', '.join(Path(file).name for file in self.files)}",
             seeds=seeds,
-            text=texts[index],
+            text=self.comparison.text(self.examples, index),
             reference=self.comparison.reference(self.examples, index),
             details={
                 "test examples": len(self.examples),

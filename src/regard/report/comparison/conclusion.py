@@ -26,7 +26,8 @@ def _conclude_on_ranking(report: ComparisonReport) -> str:
     score = report.metric_row.format_value(best.mean)
     num_seeds = best.statistics.num_seeds
     seeds = f", mean of {num_seeds} seeds" if num_seeds > 1 else ""
-    return f"{best.name} is best: {score} (95 % interval {best.interval.low:.1f} to {best.interval.high:.1f}{seeds})."
+    low, high = map(report.metric_row.format_difference, (best.interval.low, best.interval.high))
+    return f"{best.name} is best: {score} (95 % interval {low} to {high}{seeds})."
 
 
 def _conclude_on_significance(report: ComparisonReport) -> str:
@@ -41,7 +42,7 @@ def _conclude_on_significance(report: ComparisonReport) -> str:
 
 def describe_verdict(verdict: AttentionVerdict, metric: Metric) -> str:
     """State whether attention wins, does not, or makes no significant difference."""
-    difference = _format_difference(verdict.test)
+    difference = _format_difference(verdict.test, metric)
     attending_wins = (verdict.test.difference > 0) == metric.larger_is_better
     scope = "Of the models trained from scratch,"
     if not verdict.test.is_significant:
@@ -57,10 +58,11 @@ def describe_verdict(verdict: AttentionVerdict, metric: Metric) -> str:
     )
 
 
-def _format_difference(test: PairedTest) -> str:
+def _format_difference(test: PairedTest, metric: Metric) -> str:
     """Size of a difference, with its interval."""
-    low, high = (test.low, test.high) if test.difference >= 0 else (-test.high, -test.low)
-    return f"{abs(test.difference):.1f} points ({low:.1f} to {high:.1f})"
+    bounds = (test.low, test.high) if test.difference >= 0 else (-test.high, -test.low)
+    size, low, high = map(metric.format_difference, (abs(test.difference), *bounds))
+    return f"{size} {metric.unit} ({low} to {high})"
 
 
 def _conclude_on_length(report: ComparisonReport) -> list[str]:

@@ -16,6 +16,7 @@ from regard.checkpoint.run_dir import RunDirectory
 from regard.config.data import DataConfig
 from regard.interpret.record_request import run_request
 from regard.pipeline.load import load
+from regard.pipeline.result import PipelineResult
 from regard.report.charts import Points, heat_map
 from regard.report.comparison.tasks import ExamplesT, TaskComparison
 from regard.report.comparison.training import ComparedRuns
@@ -94,7 +95,7 @@ class Evaluator(Generic[ExamplesT]):
             predictions.append(pipeline.predict_examples(self.test))
             seconds += time.perf_counter() - start
             if len(predictions) == 1:
-                example = self._show(predictions[0], result.record())
+                example = self._show(predictions[0], result)
         info = describe_folder(runs.folders[0])
         return ModelEvaluation(
             runs.name,
@@ -122,10 +123,10 @@ class Evaluator(Generic[ExamplesT]):
             example=self._show(predictions, None),
         )
 
-    def _show(self, predictions: Predictions, record: Record | None) -> Example:
+    def _show(self, predictions: Predictions, result: PipelineResult | None) -> Example:
         """Prediction of the example that is shown, and the attention of its record."""
-        prediction = self.comparison.format_prediction(predictions, self.test, self.example)
-        return Example(prediction) if record is None else draw_attention(record, prediction)
+        prediction = self.comparison.format_prediction(predictions, self.test, self.example, result)
+        return Example(prediction) if result is None else draw_attention(result.record(), prediction)
 
 
 def draw_attention(record: Record, prediction: str) -> Example:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regard.checkpoint.atomic import json_bytes, write_file
-from regard.metric_table import METRICS
+from regard.metric_table import METRICS, Metric
 from regard.registry import resolve
 from regard.report.charts import PAGE_STYLE, interval_chart, line_chart
 from regard.report.comparison.evaluation import LearningCurve
@@ -34,22 +34,23 @@ def report_table(report: ComparisonReport) -> list[list[str]]:
         history = model.history
         deviation = _format_number(model.statistics.deviation)
         row = [model.name, _format_score(report.metric, model.mean)]
-        row += [f"{model.interval.low:.1f}–{model.interval.high:.1f}", *([deviation] if has_seeds else [])]
-        row += _format_test(model)
+        low, high = map(report.metric_row.format_difference, (model.interval.low, model.interval.high))
+        row += [f"{low}–{high}", *([deviation] if has_seeds else []), *_format_test(model, report.metric_row)]
         row += [_format_mean(name, model.scores.get(name, ())) for name in others]
         row += [_format_count(model.parameters), _format_number(history.minutes)]
-        row += [MISSING if history.rate is None else f"{history.rate:,.0f}", f"{model.examples_per_second:,.0f}"]
+        row += [MISSING if history.rate is None else f"{history.rate:,.0f}", _format_rate(model.examples_per_second)]
         rows.append(row)
     return [header, *rows]
 
 
-def _format_test(model: ComparedModel) -> list[str]:
+def _format_test(model: ComparedModel, metric: Metric) -> list[str]:
     """Difference to the best model, with a star where it is significant, and its p-value."""
     if model.test is None:
         return ["best", ""]
     star = " *" if model.test.is_significant else ""
     p_value = model.test.p_value
-    difference = f"{model.test.difference:+.1f}".replace("-", "−")
+    sign = "−" if model.test.difference < 0 else "+"
+    difference = sign + metric.format_difference(abs(model.test.difference))
     return [f"{difference}{star}", f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"]
 
 
@@ -63,6 +64,15 @@ def _format_mean(metric: str, values: Sequence[float]) -> str:
 
 def _format_number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
+
+
+def _format_rate(rate: float) -> str:
+    """Examples per second.
+
+    >>> _format_rate(1234.5), _format_rate(0.123)
+    ('1,234', '0.12')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _format_count(count: int) -> str:

@@ -176,7 +176,7 @@ def build_report(
     reference: str = "",
     details: Mapping[str, Any] | None = None,
 ) -> ComparisonReport:
-    """Compute scores, intervals and tests; `lengths` are the words of each test example."""
+    """Compute scores, intervals and tests; `lengths` are the words of each test example, or none."""
     scoring = Scoring(task, (metric,))
     statistics = [collect_statistics(metric, evaluation.predictions) for evaluation in evaluations]
     ranks = [METRICS[metric].rank(model.mean) for model in statistics]
@@ -194,8 +194,8 @@ def build_report(
             scores=_collect_scores(scoring, evaluation.predictions),
             test=tests.get(index),
             examples_per_second=evaluation.examples_per_second,
-            by_length=_scores_by_length(statistics[index], words),
-            retained_on_long=_retained_on_long(statistics[index], words),
+            by_length=_scores_by_length(statistics[index], words) if len(words) else [],
+            retained_on_long=_retained_on_long(statistics[index], words) if len(words) else None,
             is_pretrained=evaluation.is_pretrained,
             example=evaluation.example,
             history=evaluation.history,

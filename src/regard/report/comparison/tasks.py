@@ -16,6 +16,7 @@ from regard.config.data import DataConfig, ReadConfig
 from regard.config.task_runs import ClassifyRun, TagRun
 from regard.data.babi import StoryQuestions, read_stories
 from regard.data.conll import OUTSIDE, TaggedSentences, read_tagged
+from regard.data.documents import Documents, read_documents
 from regard.data.labelled import LabelledTexts, read_labelled, training_columns
 from regard.data.pairs import ParallelTexts, read_pairs
 from regard.data.squad import SquadExamples, read_squad
@@ -28,6 +29,7 @@ from regard.tasks.predictions import (
     PredictedEntities,
     PredictedLabels,
     PredictedLabelSets,
+    PredictedNextTokens,
     PredictedStoryAnswers,
     PredictedTags,
     Predictions,
@@ -38,6 +40,7 @@ from regard.training.experiments.tagging import read_tagged_splits
 from regard.training.trivial_baselines import most_frequent_answers
 
 EXAMPLE_WORDS = (8, 14)  # length range of the example that is shown
+PROMPT_WORDS = 8  # of a document, which a language model continues
 NO_LABEL = "(no label)"
 NO_ANSWER = "(no answer)"
 
@@ -91,13 +94,20 @@ class TaskComparison(Generic[ExamplesT]):
         """Input of an example, for reading; its length is counted in words."""
         return self.request(examples, index).text
 
-    def format_prediction(self, predictions: Any, examples: ExamplesT, index: int) -> str:
-        """Prediction for an example, for reading; of predictions of the task's kind."""
+    def lengths(self, examples: ExamplesT) -> list[int]:
+        """Words of each example; none where the statistics are not of single examples."""
+        return [len(self.text(examples, index).split()) for index in range(len(examples))]
+
+    def check_comparable(self, predictions: Sequence[Predictions]) -> None:
+        """Refuse predictions of models that cannot be compared, one element for each model."""
+
+    def format_prediction(self, predictions: Any, examples: ExamplesT, index: int, result: object = None) -> str:
+        """Prediction for an example, for reading; `result` is that of the pipeline, where there is one."""
         return str(predictions.predictions[index])
 
     def choose_example(self, examples: ExamplesT) -> int:
         """Index of the first example of a length that suits a figure, or else of the shortest."""
-        lengths = [len(self.text(examples, index).split()) for index in range(len(examples))]
+        lengths = self.lengths(examples) or [0]
         low, high = EXAMPLE_WORDS
         suitable = (index for index, length in enumerate(lengths) if low <= length <= high)
         return next(suitable, int(np.argmin(lengths)))
@@ -148,7 +158,7 @@ class LabelComparison(TaskComparison[LabelledTexts]):
         """Its labels."""
         return ", ".join(examples.label_sets[index]) or NO_LABEL
 
-    def format_prediction(self, predictions: Any, examples: LabelledTexts, index: int) -> str:
+    def format_prediction(self, predictions: Any, examples: LabelledTexts, index: int, result: object = None) -> str:
         """The predicted labels."""
         predicted = predictions.predictions[index]
         if isinstance(predictions, PredictedLabelSets):
@@ -211,7 +221,7 @@ class TagComparison(TaskComparison[TaggedSentences]):
         sentence = examples.sentences[index]
         return _format_tags(sentence.words, sentence.tags)
 
-    def format_prediction(self, predictions: Any, examples: TaggedSentences, index: int) -> str:
+    def format_prediction(self, predictions: Any, examples: TaggedSentences, index: int, result: object = None) -> str:
         """The words with their predicted tags."""
         return _format_tags(examples.sentences[index].words, predictions.predictions[index])
 
@@ -271,7 +281,7 @@ class AnswerComparison(TaskComparison[SquadExamples]):
         """Its reference answers."""
         return " / ".join(text or NO_ANSWER for text in dict.fromkeys(examples.examples[index].texts))
 
-    def format_prediction(self, predictions: Any, examples: SquadExamples, index: int) -> str:
+    def format_prediction(self, predictions: Any, examples: SquadExamples, index: int, result: object = None) -> str:
         """The predicted answer."""
         return predictions.predictions[index] or NO_ANSWER
 
@@ -320,3 +330,38 @@ class StoryComparison(TaskComparison[StoryQuestions]):
             )
 
         return FittedBaseline("the most frequent answer of each task", len(answers), predict)
+
+
+class CausalLMComparison(TaskComparison[Documents]):
+    """Causal language models; the examples of intervals and tests are blocks of tokens."""
+
+    def read(self, files: Sequence[str], config: ReadConfig, metadata: Mapping[str, Any]) -> Documents:
+        """Read running text."""
+        return read_documents(files, config, str(metadata.get("document", "file")))
+
+    def lengths(self, examples: Documents) -> list[int]:
+        """None: blocks of tokens have one length."""
+        return []
+
+    def check_comparable(self, predictions: Sequence[Predictions]) -> None:
+        """Refuse models with different tokenizers: a loss per token means something else for each."""
+        blocks = [model.blocks for model in predictions if isinstance(model, PredictedNextTokens)]
+        tokens = [block.tokens.tolist() for block in blocks if block is not None]
+        if any(other != tokens[0] for other in tokens[1:]):
+            counts = ", ".join(f"{sum(other):,}" for other in tokens)
+            raise UsageError(
+                f"losses per token are not comparable: the models read the test data in different rows, as {counts} "
+                "tokens: compare models with one tokenizer and one --documents.sequence_length"
+            )
+
+    def request(self, examples: Documents, index: int) -> PipelineRequest:
+        """The first words of a document."""
+        return PipelineRequest(" ".join(examples.texts[index].split()[:PROMPT_WORDS]))
+
+    def reference(self, examples: Documents, index: int) -> str:
+        """The words that follow."""
+        return " ".join(examples.texts[index].split()[PROMPT_WORDS : 2 * PROMPT_WORDS]) + " …"
+
+    def format_prediction(self, predictions: Any, examples: Documents, index: int, result: object = None) -> str:
+        """The continuation of the first words."""
+        return f"{result} …"
