@@ -96,8 +96,8 @@ def test_structures_have_the_names_of_configs() -> None:
     softmax_only = {"attention_normalization", "attention_top_k"}  # stacks with others are refused
     zeros = {"bias"}  # where they are absent
     block_fields = {field.name for field in fields(BlockConfig)} - in_training - softmax_only - zeros
-    # scaling is part of theta or factor; the layers of a decoder are causal, those of an encoder are not
-    layer_fields = {field.name for field in fields(LayerDescription)} - {"scaling", "is_causal"}
+    # scaling is part of theta or factor
+    layer_fields = {field.name for field in fields(LayerDescription)} - {"scaling"}
     assert {name for name, _ in library.CBlock._fields_} == block_fields
     assert {name for name, _ in library.CLayer._fields_} == layer_fields
 
