@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from recipes.datasets import DataFiles, limit_file, prepare_dataset
 from regard.checkpoint.atomic import make_folder, write_file
+from regard.data.brackets import generate_brackets
 from regard.data.synthetic import generate_pairs
 from regard.errors import ConfigError, nearest
 
@@ -16,6 +17,7 @@ DEFAULT_TRAIN_ROWS = 20_000  # of synthetic data
 DEFAULT_TEST_ROWS = 500
 QUICK_ROWS = 200  # of a short trial
 QUICK_TEST_ROWS = 40
+BRACKETS = "brackets"  # a kind of synthetic data: text, and words with their depths
 SYNTHETIC_SETTINGS = ("kind", "count", "tested", "lengths", "distances")
 NAMED_SETTINGS = ("name", "rows", "tested")
 
@@ -73,12 +75,27 @@ def _synthetic_data(settings: Mapping[str, Any], out: Path, seed: int, is_quick:
     counts = {"train": settings.get("count", DEFAULT_TRAIN_ROWS), "test": settings.get("tested", DEFAULT_TEST_ROWS)}
     if is_quick:
         counts = {"train": QUICK_ROWS, "test": QUICK_TEST_ROWS}
-    name = "-".join(map(str, (settings["kind"], *sum(ranges.values(), ()), counts["train"], f"seed{seed}")))
-    folder = out / name
+    kind = settings["kind"]
+    folder = out / "-".join(map(str, (kind, *sum(ranges.values(), ()), *counts.values(), f"seed{seed}")))
     make_folder(folder)
-    for split, count in counts.items():
-        file = folder / f"{split}.tsv"
+    suffixes = {"train": "txt", "test": "conll"} if kind == BRACKETS else dict.fromkeys(counts, "tsv")
+    files = {split: folder / f"{split}.{suffix}" for split, suffix in suffixes.items()}
+    for split, file in files.items():
         if not file.exists():
-            pairs = generate_pairs(settings["kind"], count, seed, split=split, **ranges)
-            write_file(file, "".join(f"{source}\t{target}\n" for source, target in pairs).encode())
-    return DataFiles(train=(str(folder / "train.tsv"),), test=(str(folder / "test.tsv"),))
+            lines = _generate_lines(kind, counts[split], seed, split=split, ranges=ranges)
+            write_file(file, "".join(f"{line}\n" for line in lines).encode())
+    return DataFiles(train=(str(files["train"]),), test=(str(files["test"]),))
+
+
+def _generate_lines(kind: str, count: int, seed: int, *, split: str, ranges: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a file: pairs; of brackets, text to train on, and words with their depths to test on."""
+    if kind != BRACKETS:
+        for source, target in generate_pairs(kind, count, seed, split=split, **ranges):
+            yield f"{source}\t{target}"
+        return
+    for row in generate_brackets(count, seed, split=split, **ranges):
+        if split == "train":
+            yield " ".join(row.words)
+        else:
+            yield from (f"{word}\t{depth}" for word, depth in zip(row.words, row.depths, strict=True))
+            yield ""

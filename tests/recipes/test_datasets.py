@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from recipes.claims.data import prepare_data
 from recipes.datasets import DATASETS, MissingDataError, limit_file, prepare_dataset
+from regard.data.conll import read_tagged
 from regard.errors import UsageError
 from tests.recipes.test_prepare import DATA
 
@@ -48,3 +50,14 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         prepare_dataset("wikitext2", tmp_path, tmp_path / "out")
     with pytest.raises(UsageError, match="did you mean trec"):
         prepare_dataset("trek", tmp_path, tmp_path)
+
+
+def test_brackets_are_text_to_train_on_and_depths_to_test_on(tmp_path: Path) -> None:
+    settings = {"kind": "brackets", "count": 7, "tested": 3}
+    files = prepare_data(settings, None, tmp_path, seed=1)
+    assert len(Path(files.train[0]).read_text().splitlines()) == 7
+    sentences = read_tagged(files.test).sentences
+    assert len(sentences) == 3
+    assert {tag.isdigit() for sentence in sentences for tag in sentence.tags} == {True}
+    other = prepare_data({**settings, "tested": 5}, None, tmp_path, seed=1)
+    assert len(read_tagged(other.test).sentences) == 5
