@@ -11,7 +11,7 @@ DEV     := $(VENV)/.dev
 DOCS    := $(VENV)/.docs
 ENGINE  := $(shell find engine -type f)
 
-.PHONY: setup demo test test-all test-lowest lint bench bars claims docs clean
+.PHONY: setup demo test test-all test-lowest lint bench bars claims architectures docs clean
 
 ifdef DRY_RUN
 setup:
@@ -72,6 +72,11 @@ bars: $(DEV)
 claims: $(DEV)
 	$(BIN)/python -m recipes.claims $(CLAIM) $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m recipes.claims.page
+
+# Every architecture on the same data with the same budget; STAGE is pretrain, classify, tag or stories (each an hour).
+architectures: $(DEV)
+	$(BIN)/python -m benchmarks.architectures $(STAGE) $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.architectures --page
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

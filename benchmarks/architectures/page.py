@@ -1,0 +1,117 @@
+"""The page of the site that shows the comparisons, generated from their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.architectures.stages import COMPARISONS, PRETRAINING_MINUTES, STORY_RESTARTS, Comparison
+from regard.checkpoint.atomic import read_json
+from regard.metric_table import METRICS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "architectures"
+PAGE = ROOT / "docs" / "best-architecture.md"
+TITLES = {
+    "classify-trec": "TREC: types of questions",
+    "classify-sst2": "SST-2: sentiment of sentences",
+    "classify-ag_news-6600": "AG News: topics of articles",
+    "tag-wnut17": "WNUT-17: emerging entities",
+    "stories-babi-1": "bAbI 1: one supporting fact",
+    "stories-babi-2": "bAbI 2: two supporting facts",
+    "stories-babi-3": "bAbI 3: three supporting facts",
+    "stories-babi-15": "bAbI 15: deduction",
+    "stories-babi-16": "bAbI 16: induction",
+    "stories-babi-19": "bAbI 19: path finding",
+}
+HELD_OUT = ("stories-babi-1", "stories-babi-3", "stories-babi-15", "stories-babi-19")
+INTRODUCTION = f"""\
+# Which architecture is best
+
+*At the end you know how architectures compare on the same data with the same budget, and where attention does not win.*
+
+```text
+python -m benchmarks.architectures --data ../shared/data             # all stages; resumes after an interruption
+python -m benchmarks.architectures pretrain --data ../shared/data    # or one: pretrain, classify, tag, stories
+```
+
+Each stage takes at most an hour on two cores. ELMo, BERT and GPT are pre-trained on the same text, three books and a
+part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which has read vastly more, stands beside them.
+All rows of a table have the same training time and default settings; nothing is tuned for a row. Scores are means over
+three seeds with 95 % intervals, by bootstrap over seeds and test examples; the last column but two is a paired test
+against the best row. On bAbI there is one seed, and the best of {STORY_RESTARTS} restarts by validation counts.
+"""
+AG_NEWS_NOTE = "The published test file is split: 6,600 articles train, 1,000 test."
+HELD_OUT_NOTE = "The published test file is not at hand: every tenth training story is held out, to test on."
+
+
+def build_page(results: Path = RESULTS) -> str:
+    """Build the page: a section for each comparison."""
+    return "\n".join([INTRODUCTION, *(_section(comparison, results) for comparison in COMPARISONS)])
+
+
+def _section(comparison: Comparison, results: Path) -> str:
+    path = results / f"{comparison.name}.json"
+    parts = [f"## {TITLES[comparison.name]}\n"]
+    if comparison.name in HELD_OUT:
+        parts.append(f"{HELD_OUT_NOTE}\n")
+    if "ag_news" in comparison.name:
+        parts.append(f"{AG_NEWS_NOTE}\n")
+    if not path.is_file():
+        rows = ", ".join(comparison.rows)
+        return "\n".join([*parts, f"Not run yet. Rows: {rows}; at most {60 * comparison.minutes:.0f} s each.\n"])
+    result = read_json(path)
+    return "\n".join([*parts, _table(result), _verdict(result), _origin(result, comparison)])
+
+
+def _table(result: Mapping[str, Any]) -> str:
+    report = result["report"]
+    metric = METRICS[report["metric"]]
+    lines = [
+        f"| model | {metric.field_name}, % | 95 % interval | against the best | parameters | minutes |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for model in sorted(report["models"], key=lambda model: -metric.rank(model["score"])):
+        minutes = "" if model["minutes"] is None else f"{model['minutes']:.1f}"
+        lines.append(
+            f"| {model['name']} | {model['score']:.1f} | {model['low']:.1f} to {model['high']:.1f} | "
+            f"{_describe_test(model['test'])} | {model['parameters']:,} | {minutes} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _describe_test(test: Mapping[str, Any] | None) -> str:
+    if test is None:
+        return "best"
+    level = "" if test["significant"] else ", not significant"
+    return f"{test['difference']:+.1f} (p = {test['p_value']:.3f}{level})"
+
+
+def _verdict(result: Mapping[str, Any]) -> str:
+    """Conclusion of the comparison, and whether attention wins among the rows that are trained from scratch."""
+    report = result["report"]
+    verdict = report["attention"]
+    sentences = [report["conclusion"]]
+    if verdict is not None:
+        test = verdict["test"]
+        metric = METRICS[report["metric"]]
+        gain = test["difference"] if metric.larger_is_better else -test["difference"]
+        if not test["significant"]:
+            outcome = "does not differ significantly from"
+        else:
+            outcome = "is better than" if gain > 0 else "is worse than"
+        sentences.append(
+            f"From scratch, the best model with attention, {verdict['attending']}, {outcome} the best one without, "
+            f"{verdict['plain']} ({test['difference']:+.1f} points)."
+        )
+    return " ".join(sentences) + "\n"
+
+
+def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
+    machine = result["machine"]
+    return (
+        f"At most {60 * result['minutes']:.0f} s of training for each run. {machine['processor']}, "
+        f"{machine['threads']} threads, torch {machine['torch']}. "
+        f"Result: `benchmarks/results/architectures/{comparison.name}.json`.\n"
+    )

@@ -1,0 +1,115 @@
+"""What is compared: the pre-trained models, and for each data set the architectures, their budget and their seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+STAGE_MINUTES = 60.0  # that each stage may take on two cores
+PRETRAINING_MINUTES = 18.0  # of each model
+SCRATCH_ROWS = {  # row of the table → entry of `regard compare --arch`
+    "word counts": "counts",
+    "RNN, mean": "rnn:mean",
+    "RNN, attention": "rnn:attention",
+    "Transformer from scratch": "transformer",
+}
+TAGGER_ROWS = {"word counts": "counts", "RNN": "rnn", "Transformer from scratch": "transformer"}
+PRETRAINED_ROWS = {  # names in braces stand for the folders of pre-trained models
+    "ELMo features": "features:{elmo}",
+    "BERT features": "features:{bert}",
+    "BERT, frozen": "frozen:{bert}",
+    "BERT, fine-tuned": "tuned:{bert}",
+    "GPT, fine-tuned": "tuned:{gpt}",
+    "MiniLM features": "features:{minilm}",
+    "MiniLM, frozen": "frozen:{minilm}",
+    "MiniLM, fine-tuned": "tuned:{minilm}",
+}
+STORY_ROWS = {"most frequent answer": "counts", "memory network": "memory-network"}
+STORY_TASKS = (1, 2, 3, 15, 16, 19)
+STORY_RESTARTS = 3
+UNLIMITED = ("counts", "memory-network")  # entries without a time limit: a number of epochs ends their training
+MINILM = "minilm"
+TEXTS = ("gutenberg", "wikitext2")  # that ELMo, BERT and GPT are pre-trained on
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """A model that is pre-trained, and its settings."""
+
+    name: str
+    task: str
+    settings: Mapping[str, Any]
+
+
+PRETRAININGS = (
+    Pretraining("elmo", "elmo", {"preset": "small"}),
+    Pretraining("bert", "masked-lm", {"preset": "mini"}),
+    Pretraining("gpt", "causal-lm", {"preset": "small"}),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Architectures on one data set, all with the same settings, budget and seeds."""
+
+    name: str
+    stage: str
+    task: str
+    dataset: str
+    rows: Mapping[str, str]
+    minutes: float  # of each run
+    seeds: tuple[int, ...] = (1, 2, 3)
+    restarts: int = 1  # trainings of each run, of which the best by validation counts
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_runs(self) -> int:
+        """Number of trainings that have a time limit."""
+        num_rows = sum(entry not in UNLIMITED for entry in self.rows.values())
+        return num_rows * len(self.seeds) * self.restarts
+
+    def digest(self) -> str:
+        """SHA-256 of all that decides the result."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def _classification(dataset: str, rows: Mapping[str, str]) -> Comparison:
+    return Comparison(f"classify-{dataset}", "classify", "classify", dataset, rows=rows, minutes=0.6)
+
+
+def _stories(task: int) -> Comparison:
+    return Comparison(
+        f"stories-babi-{task}",
+        "stories",
+        "story-qa",
+        f"babi-{task}",
+        rows=STORY_ROWS,
+        minutes=0.75,
+        seeds=(1,),
+        restarts=STORY_RESTARTS,
+        settings={"training.restarts": STORY_RESTARTS},
+    )
+
+
+COMPARISONS = (
+    _classification("trec", {**SCRATCH_ROWS, **PRETRAINED_ROWS}),
+    _classification("sst2", {**SCRATCH_ROWS, **PRETRAINED_ROWS}),
+    _classification("ag_news-6600", SCRATCH_ROWS),
+    Comparison("tag-wnut17", "tag", "tag", "wnut17", rows={**TAGGER_ROWS, **PRETRAINED_ROWS}, minutes=1.4),
+    *map(_stories, STORY_TASKS),
+)
+STAGES = ("pretrain", *dict.fromkeys(comparison.stage for comparison in COMPARISONS))
+
+
+def stage_minutes(stage: str) -> float:
+    """Minutes of training of a stage, from the limits of its runs.
+
+    >>> stage_minutes("pretrain")
+    54.0
+    """
+    if stage == "pretrain":
+        return PRETRAINING_MINUTES * len(PRETRAININGS)
+    return sum(comparison.minutes * comparison.num_runs for comparison in COMPARISONS if comparison.stage == stage)
