@@ -27,7 +27,12 @@ PRETRAINED_ROWS = {  # names in braces stand for the folders of pre-trained mode
     "MiniLM, frozen": "frozen:{minilm}",
     "MiniLM, fine-tuned": "tuned:{minilm}",
 }
-STORY_ROWS = {"most frequent answer": "counts", "memory network": "memory-network"}
+STORY_ROWS = {
+    "most frequent answer": "counts",
+    "memory network": "memory-network",
+    "LSTM": "rnn",
+    "Transformer from scratch": "transformer",
+}
 STORY_TASKS = (1, 2, 3, 15, 16, 19)
 STORY_RESTARTS = 3
 UNLIMITED = ("counts", "memory-network")  # entries without a time limit: a number of epochs ends their training

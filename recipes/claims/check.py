@@ -159,7 +159,8 @@ class ClaimCheck:
         task = str(settings.pop("task", DEFAULT_TASK))
         known = {setting.path for setting in run_config_class(task).knobs()}
         defaults: dict[str, Any] = {"training.threads": self.workplace.threads}
-        if "training.precision" in known:
+        is_memory_network = task == STORY_TASK and settings.get("architecture", MEMORY_NETWORK) == MEMORY_NETWORK
+        if "training.precision" in known and not is_memory_network:
             defaults["training.precision"] = DEFAULT_PRECISION
         if "fine_tuning.test" in known and data.test:
             defaults["fine_tuning.test"] = data.test[0]
@@ -169,7 +170,6 @@ class ClaimCheck:
         settings |= {"data.train": list(data.train), "data.valid": list(data.valid)}
         if self.workplace.is_quick:
             quick_settings = {**QUICK_SETTINGS, "training.steps": self.config.measure_row.quick_steps}
-            is_memory_network = task == STORY_TASK and settings.get("architecture", MEMORY_NETWORK) == MEMORY_NETWORK
             settings |= QUICK_MEMORY_SETTINGS if is_memory_network else quick_settings
         return build_run(task, settings)
 

@@ -116,6 +116,7 @@ MEASURES: dict[str, Measure] = {
     "influence": Measure(
         "reach:influence", "influence on the prediction", x_label="tokens between", quick={"predictions": 20}
     ),
+    "probe": Measure("probes:probe", "R² of a linear probe", x_label="layer (0: embeddings)"),
     "head_statistics": Measure("heads:head_statistics", "mean over heads", quick={"examples": 4}),
     "head_distance": Measure("heads:head_distance", "mean distance between heads of a layer, 0–1"),
     "encoder_heads": Measure(

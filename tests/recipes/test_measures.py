@@ -13,7 +13,7 @@ import pytest
 from recipes.claims.check import ClaimCheck, Workplace
 from recipes.claims.claim import ClaimConfig
 from recipes.claims.measure import MEASURES, Measurement, Subject
-from recipes.claims.measures import cost, heads, positions, quality, reach
+from recipes.claims.measures import cost, heads, positions, probes, quality, reach
 from recipes.datasets import DataFiles
 from regard.config.runs import RunConfig, build_run
 from regard.errors import ConfigError
@@ -207,3 +207,10 @@ def test_heads_are_chosen_on_other_sentences_than_they_are_scored_on(tmp_path: P
     assert numbers["nearest"] == pytest.approx(50, abs=20)
     assert numbers["best"] >= numbers["chosen"]
     assert heads.coreference_links(subject, pairs=11).numbers == numbers
+
+
+def test_layers_are_probed_for_positions_of_source_words(trained: Subject) -> None:
+    numbers = probes.probe(trained, target="position").numbers
+    layers = [numbers[f"layer_{index}"] for index in range(2)]
+    assert layers == [numbers["embeddings"], numbers["last"]]
+    assert numbers["best"] == max(layers) <= 1
