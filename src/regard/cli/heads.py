@@ -9,7 +9,7 @@ import click
 
 from regard.cli.model_options import ENGINE_OPTIONS, FILES, MODEL_ARGUMENT, READ_OPTIONS
 from regard.cli.options import FiniteRange, Option, changed_settings, is_on_command_line, verb
-from regard.cli.output import align_columns, json_line, note, print_result, show_progress, write_lines
+from regard.cli.output import align_columns, check_report_name, print_result, show_progress, write_report
 from regard.config.data import ReadConfig
 from regard.errors import DataError, UsageError
 
@@ -46,7 +46,6 @@ As the best of many heads is good by chance, heads are chosen on one half of the
   regard heads sentence-transformers/all-MiniLM-L6-v2 texts.txt --out heads.tsv
   regard heads bert-base-uncased coreference.tsv --links
 """
-EXTENSIONS = (".html", ".json", ".tsv")
 MAX_TERMINAL_ROWS = 20
 HEAD_STUDY_FLAGS = ("--metric", "--minutes", "--alignment", "--sort")
 
@@ -118,8 +117,7 @@ def heads(
     **load_options: Any,
 ) -> None:
     """Study the heads of a model."""
-    if out and not out.endswith(EXTENSIONS):
-        raise UsageError(f"{out}: the table of heads is written as {', '.join(EXTENSIONS)}: name such a file")
+    check_report_name(out)
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))
     data = " ".join(Path(file).name for file in files)
     report: HeadReport | LinkReport
@@ -142,14 +140,7 @@ def heads(
             data=data,
             progress=show_progress,
         ).sorted_by(sort)
-    if out:
-        if out.endswith(".html"):
-            write_lines(out, [report.page()])
-        elif out.endswith(".json"):
-            write_lines(out, [json_line(report.to_dict())])
-        else:
-            write_lines(out, report.tsv())
-        note(f"table: {out}")
+    write_report(report, out)
     print_result(report.to_dict(), report.lines(align_columns, 0 if all_heads else MAX_TERMINAL_ROWS), as_json)
 
 

@@ -104,14 +104,19 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
     write_file(Path(path), write)
 
 
-class Report(Protocol):
+class WrittenReport(Protocol):
+    """What a verb measured, in the formats of files."""
+
+    def tsv(self) -> Iterable[str]: ...
+    def page(self) -> str: ...
+    def to_dict(self) -> Any: ...
+
+
+class Report(WrittenReport, Protocol):
     """What a verb measured: a table with a summary, and a page with charts."""
 
     def table(self) -> list[list[str]]: ...
     def summary(self) -> list[str]: ...
-    def tsv(self) -> Iterable[str]: ...
-    def page(self) -> str: ...
-    def to_dict(self) -> Any: ...
 
 
 def check_report_name(out: str | None) -> None:
@@ -120,16 +125,22 @@ def check_report_name(out: str | None) -> None:
         raise UsageError(f"{out}: the report is written as {', '.join(REPORT_EXTENSIONS)}: name such a file")
 
 
+def write_report(report: WrittenReport, out: str | None) -> None:
+    """Write a report to a file, where there is one, in the format of its name."""
+    if not out:
+        return
+    if out.endswith(".html"):
+        write_lines(out, [report.page()])
+    elif out.endswith(".json"):
+        write_lines(out, [json_line(report.to_dict())])
+    else:
+        write_lines(out, report.tsv())
+    note(f"report: {out}")
+
+
 def print_report(report: Report, out: str | None, as_json: bool) -> None:
     """Write a report to a file, in the format of its name, and print it."""
-    if out:
-        if out.endswith(".html"):
-            write_lines(out, [report.page()])
-        elif out.endswith(".json"):
-            write_lines(out, [json_line(report.to_dict())])
-        else:
-            write_lines(out, report.tsv())
-        note(f"report: {out}")
+    write_report(report, out)
     print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)
 
 

@@ -8,9 +8,8 @@ import click
 
 from regard.cli.model_options import FILES, MODEL_ARGUMENT, TORCH_OPTIONS
 from regard.cli.options import FiniteRange, Option, changed_settings, knob_options, verb
-from regard.cli.output import align_columns, json_line, note, print_result, write_lines
+from regard.cli.output import check_report_name, note, print_report
 from regard.config.data import ReadConfig
-from regard.errors import UsageError
 
 HELP = """Train linear probes on the hidden states of every layer: what does it encode about the words of FILES?
 
@@ -32,7 +31,6 @@ decoder (--side decoder) reads the words as its target.
   regard probe runs/en-de names.conll --target position --out positions.html
   regard probe runs/gpt brackets.conll --target depth --json
 """
-EXTENSIONS = (".html", ".json", ".tsv")
 READ_OPTIONS = knob_options(
     ReadConfig,
     section="Reading files",
@@ -112,18 +110,9 @@ def probe(
     **options: Any,
 ) -> None:
     """Probe the layers of a model and report it."""
-    if out and not out.endswith(EXTENSIONS):
-        raise UsageError(f"{out}: the report is written as {', '.join(EXTENSIONS)}: name such a file")
+    check_report_name(out)
     from regard.report.probes import run_probes
 
     read_config = ReadConfig().override(changed_settings(context, ReadConfig))
     report = run_probes(folder, files, target, read_config, notify=note, **options)
-    if out:
-        if out.endswith(".html"):
-            write_lines(out, [report.page()])
-        elif out.endswith(".json"):
-            write_lines(out, [json_line(report.to_dict())])
-        else:
-            write_lines(out, report.tsv())
-        note(f"report: {out}")
-    print_result(report.to_dict(), [*align_columns(report.table()), "", *report.summary()], as_json)
+    print_report(report, out, as_json)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 from regard.errors import UsageError, nearest
-from regard.interpret.sortable_page import Column, format_table, sortable_page
+from regard.interpret.sortable_page import Column, HeadTable, sortable_page
 
 Value = Callable[["HeadRow"], Any]
 CHANGE = "change"  # metric of encoders without a task head
@@ -87,10 +87,28 @@ class HeadRow:
         }
 
 
+def _statistic(name: str) -> Value:
+    return lambda row: row.numbers.get(name)
+
+
+COLUMNS: tuple[Column[HeadRow], ...] = (  # title, value of a row, number format
+    ("head", lambda row: row.label, ""),
+    ("pattern", lambda row: row.name, ""),
+    ("importance", lambda row: row.importance, "+.4f"),
+    ("±", lambda row: row.error, ".4f"),
+    ("entropy", _statistic("entropy"), ".2f"),
+    ("distance", _statistic("distance"), ".1f"),
+    *((name, _statistic(name), ".2f") for name in ATTENTION_SHARES),
+    ("alignment", lambda row: row.alignment, ".2f"),
+    ("AER", lambda row: row.alignment_error, ".3f"),
+)
+
+
 @dataclass(frozen=True)
-class HeadReport:
+class HeadReport(HeadTable[HeadRow]):
     """All heads of a model on a corpus, the most important first."""
 
+    all_columns: ClassVar[Sequence[Column[HeadRow]]] = COLUMNS
     model: str
     data: str
     metric: str
@@ -184,26 +202,6 @@ class HeadReport:
             )
         return lines
 
-    def columns(self) -> list[Column[HeadRow]]:
-        """Columns that have a value in any row."""
-        return [column for column in COLUMNS if any(column[1](row) is not None for row in self.rows)]
-
-    def table(self, most: int = 0) -> list[list[str]]:
-        """Titles and formatted rows, at most `most` of them; 0: all."""
-        return format_table(self.columns(), self.rows[:most] if most else self.rows)
-
-    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = 0) -> list[str]:
-        """Lines for a terminal; `shown` aligns a table."""
-        lines = [*self.summary(), "", *shown(self.table(most))]
-        num_hidden = len(self.rows) - most
-        if num_hidden > 0 and most:
-            lines.append(f"… and {num_hidden} more heads: --all shows them, --out writes them")
-        return lines
-
-    def tsv(self) -> Iterable[str]:
-        """Lines of tab-separated values."""
-        return ("\t".join(row) for row in self.table())
-
     def page(self) -> str:
         """A self-contained page with a table that sorts by a click on a title."""
         paragraphs = [
@@ -212,23 +210,6 @@ class HeadReport:
             "without the head.",
         ]
         return sortable_page(f"Heads of {self.model}", paragraphs, self.columns(), self.rows, sorted_by="importance")
-
-
-def _statistic(name: str) -> Value:
-    return lambda row: row.numbers.get(name)
-
-
-COLUMNS: tuple[Column[HeadRow], ...] = (  # title, value of a row, number format
-    ("head", lambda row: row.label, ""),
-    ("pattern", lambda row: row.name, ""),
-    ("importance", lambda row: row.importance, "+.4f"),
-    ("±", lambda row: row.error, ".4f"),
-    ("entropy", _statistic("entropy"), ".2f"),
-    ("distance", _statistic("distance"), ".1f"),
-    *((name, _statistic(name), ".2f") for name in ATTENTION_SHARES),
-    ("alignment", lambda row: row.alignment, ".2f"),
-    ("AER", lambda row: row.alignment_error, ".3f"),
-)
 
 
 def find_column(title: str) -> Column[HeadRow]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import ClassVar, TypedDict
 
-from regard.interpret.sortable_page import Column, format_table, sortable_page
+from regard.interpret.sortable_page import Column, HeadTable, sortable_page
 from regard.tasks.significance import ScoreInterval
 
 
@@ -115,10 +115,22 @@ class ChosenHead:
         }
 
 
+COLUMNS: tuple[Column[LinkRow], ...] = (  # title, value of a row, number format
+    ("head", lambda row: row.label, ""),
+    ("accuracy", lambda row: row.accuracy, ".1f"),
+    ("low", lambda row: row.low, ".1f"),
+    ("high", lambda row: row.high, ".1f"),
+    ("both", lambda row: row.both, ".1f"),
+    ("nearest", lambda row: row.nearest, ".1f"),
+    ("weight", lambda row: row.weight, ".3f"),
+)
+
+
 @dataclass(frozen=True)
-class LinkReport:
+class LinkReport(HeadTable[LinkRow]):
     """All heads of a model on sentences with a pronoun, the best first."""
 
+    all_columns: ClassVar[Sequence[Column[LinkRow]]] = COLUMNS
     model: str
     data: str
     backend: str
@@ -170,39 +182,9 @@ class LinkReport:
             )
         return lines
 
-    def columns(self) -> list[Column[LinkRow]]:
-        """Columns that have a value in any row."""
-        return [column for column in COLUMNS if any(column[1](row) is not None for row in self.rows)]
-
-    def table(self, most: int = 0) -> list[list[str]]:
-        """Titles and formatted rows, at most `most` of them; 0: all."""
-        return format_table(self.columns(), self.rows[:most] if most else self.rows)
-
-    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = 0) -> list[str]:
-        """Lines for a terminal; `shown` aligns a table."""
-        lines = [*self.summary(), "", *shown(self.table(most))]
-        if most and len(self.rows) > most:
-            lines.append(f"… and {len(self.rows) - most} more heads: --all shows them, --out writes them")
-        return lines
-
-    def tsv(self) -> Iterable[str]:
-        """Lines of tab-separated values."""
-        return ("\t".join(row) for row in self.table())
-
     def page(self) -> str:
         """A self-contained page with a table that sorts by a click on a title."""
         paragraphs = [*self.summary(), "A click on a title sorts."]
         return sortable_page(
             f"Coreference links of {self.model}", paragraphs, self.columns(), self.rows, sorted_by="accuracy"
         )
-
-
-COLUMNS: tuple[Column[LinkRow], ...] = (  # title, value of a row, number format
-    ("head", lambda row: row.label, ""),
-    ("accuracy", lambda row: row.accuracy, ".1f"),
-    ("low", lambda row: row.low, ".1f"),
-    ("high", lambda row: row.high, ".1f"),
-    ("both", lambda row: row.both, ".1f"),
-    ("nearest", lambda row: row.nearest, ".1f"),
-    ("weight", lambda row: row.weight, ".3f"),
-)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from regard.view.csp import csp_hash
 
@@ -12,6 +12,37 @@ Row = TypeVar("Row")
 Column = tuple[str, Callable[[Row], Any], str]  # title, value of a row, number format; without one, a text
 MISSING = "–"
 _NUMBER_CLASS = ' class="number"'
+
+
+class HeadTable(Generic[Row]):
+    """A report with a row for each head."""
+
+    all_columns: ClassVar[Sequence[Column[Any]]]
+    rows: tuple[Row, ...]
+
+    def summary(self) -> list[str]:
+        """Describe what was measured."""
+        raise NotImplementedError
+
+    def columns(self) -> list[Column[Row]]:
+        """Columns that have a value in any row."""
+        return [column for column in self.all_columns if any(column[1](row) is not None for row in self.rows)]
+
+    def table(self, most: int = 0) -> list[list[str]]:
+        """Titles and formatted rows, at most `most` of them; 0: all."""
+        return format_table(self.columns(), self.rows[:most] if most else self.rows)
+
+    def lines(self, shown: Callable[[Sequence[Sequence[str]]], list[str]], most: int = 0) -> list[str]:
+        """Lines for a terminal; `shown` aligns a table."""
+        lines = [*self.summary(), "", *shown(self.table(most))]
+        num_hidden = len(self.rows) - most
+        if num_hidden > 0 and most:
+            lines.append(f"… and {num_hidden} more heads: --all shows them, --out writes them")
+        return lines
+
+    def tsv(self) -> Iterable[str]:
+        """Lines of tab-separated values."""
+        return ("\t".join(row) for row in self.table())
 
 
 def format_cell(row: Row, column: Column[Row]) -> str:
