@@ -110,3 +110,18 @@ def test_a_file_without_columns_is_refused_with_advice(tmp_path: Path) -> None:
     path.write_text("The cat saw it.\n")
     with pytest.raises(DataError, match="regard data make coreference"):
         read_coreference([path])
+
+
+def test_a_pair_differs_in_one_word_and_swaps_its_nouns() -> None:
+    sentences = [
+        CoreferenceSentence.from_row(CoreferenceRow(text, 6, right=right, wrong=wrong))
+        for text, right, wrong in (
+            ("The cat saw the dog and it ran.", "cat", "dog"),
+            ("The cat saw the dog and it slept.", "dog", "cat"),  # the partner of the first
+            ("The cat saw the dog and it sat.", "cat", "dog"),  # the pair is complete
+            ("A cat saw the dog and it ate.", "dog", "cat"),  # two other words
+            ("A cat saw the dog and it ran.", "dog", "cat"),  # the same nouns
+            ("A cat saw the dog and it ran home.", "cat", "dog"),  # one more word
+        )
+    ]
+    assert group_pairs(sentences) == [[0, 1], [2], [3], [4], [5]]
