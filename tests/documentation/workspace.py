@@ -45,6 +45,8 @@ SHORT_PLANS = {  # verb, or verb and task → options that keep training short
     "heads": ("--sample", "4"),
     "probe": ("--sample", "40"),
     "bench": ("--rounds", "1", "--count", "2"),
+    "reach": ("--sample", "4"),
+    "cost": ("--rounds", "1", "--lengths", "3,5", "--tokens", "8", "--hidden", "8"),
 }
 BUDGET_FLAGS = {"--minutes", "--epochs", "--steps", "--seconds"}  # dropped in favour of the short plan
 SMALL_VALUES = {"--seeds": "2", "--restarts": "2", "--hops": "2", "--workers": "1", "--max-new-tokens": "5"}
@@ -147,7 +149,8 @@ def shorten(arguments: list[str]) -> list[str]:
     """
     verb = arguments[0]
     plan = SHORT_PLANS.get(" ".join(arguments[:2]), SHORT_PLANS.get(verb, ()))
-    if verb == "compare" and "--arch" not in arguments:  # of finished runs
+    is_of_finished_runs = (verb == "compare" and "--arch" not in arguments) or "--history" in arguments
+    if is_of_finished_runs:
         plan = ()
     dropped_flags = {*plan[::2], *(BUDGET_FLAGS if plan else ())}
     shortened: list[str] = []
@@ -161,7 +164,8 @@ def shorten(arguments: list[str]) -> list[str]:
         if not is_dropped:
             shortened.append(argument)
         flag = argument
-    threads = ["--threads", "1"] if "--threads" not in arguments and has_threads_option(verb) else []
+    computes = "--threads" not in arguments and "--history" not in arguments and has_threads_option(verb)
+    threads = ["--threads", "1"] if computes else []
     return [*shortened, *plan, *threads]
 
 
