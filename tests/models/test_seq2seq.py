@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.dropout import Noise
-from regard.attention.scores import Additive
+from regard.attention.scores import Additive, build_normalizer
 from regard.attention.trace import trace
 from regard.config.inference import DecodingConfig
 from regard.config.rnn_models import SEQ2SEQ_PRESETS, Seq2SeqConfig
@@ -62,6 +62,10 @@ VARIANTS: list[dict[str, object]] = [
     {"attention": "none", "directions": "one", "bridge": "copy", "num_layers": 2},
     {"share_embeddings": False, "target_vocab_size": 29, "attention": "bilinear"},
     {"tie_embeddings": False, "output_bias": True, "scale_embedding": False, "hard_attention": "reinforce"},
+    *({"attention_window": 1, "input_feeding": feeding} for feeding in ("none", "context", "output")),
+    {"attention_window": 1, "hard_attention": "straight-through"},
+    {"attention_normalization": "sparsemax", "input_feeding": "context"},
+    {"attention_normalization": "top-k", "attention_top_k": 2, "attention_temperature": 0.5},
 ]
 
 
@@ -108,21 +112,27 @@ def plain_loss(model: Seq2Seq, source_ids: list[int], target_ids: list[int]) -> 
     source_state = layers[-1][0]
     readout = embeddings.new_zeros(1, EMBEDDING_SIZE)
 
-    def attend_plainly(query: Tensor) -> Tensor:
+    def attend_plainly(query: Tensor, position: int) -> Tensor:
         score = decoder.score
         if isinstance(score, Additive):
             scores = score.v(torch.tanh(score.query(query) + score.key(source)))[:, 0]
         else:
             scores = score.prepare(source) @ query[0]
-        return (torch.softmax(scores, dim=0) @ source)[None]
+        allowed = torch.ones(len(source), dtype=torch.bool)
+        if config.attention_window:
+            centre = min(position, len(source) - 1)
+            allowed = (torch.arange(len(source)) - centre).abs() <= config.attention_window
+        normalize = build_normalizer(config.attention_normalization, config.attention_top_k)
+        return normalize(scores[None] / config.attention_temperature, allowed[None]).to(source.dtype) @ source
 
     loss = embeddings.new_zeros(())
     first_cell = decoder.cells[0]
-    for input_id, label in zip([config.bos_id, *target_ids], [*target_ids, config.eos_id], strict=True):
+    steps = zip([config.bos_id, *target_ids], [*target_ids, config.eos_id], strict=True)
+    for position, (input_id, label) in enumerate(steps):
         inputs = embeddings[input_id][None]
         context = source_state if config.source_context == "every" else None
         if config.input_feeding == "context":
-            context = attend_plainly(layers[-1][0])
+            context = attend_plainly(layers[-1][0], position)
             sums = inputs @ first_cell.input_weight.T + context @ first_cell.feed_weight.T
         elif config.input_feeding == "output":
             sums = inputs @ first_cell.input_weight.T + readout @ first_cell.feed_weight.T
@@ -133,7 +143,7 @@ def plain_loss(model: Seq2Seq, source_ids: list[int], target_ids: list[int]) -> 
                 sums = layers[layer - 1][0] @ cell.input_weight.T
             layers[layer] = plain_step(cell, sums, layers[layer])
         if config.attention != "none" and context is None:
-            context = attend_plainly(layers[-1][0])
+            context = attend_plainly(layers[-1][0], position)
         readout_sums = decoder.readout(layers[-1][0])
         if context is not None:
             readout_sums = readout_sums + decoder.context_readout(context)

@@ -139,6 +139,21 @@ class Window(Mask):
         return f"window({self.size})"
 
 
+@dataclass(frozen=True, eq=False)
+class MonotonicWindow(Mask):
+    """A query attends to at most `size` positions on either side of its own in another sequence, or of its end."""
+
+    lengths: Tensor  # [B], of the other sequences
+    size: int
+
+    def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
+        centre = torch.minimum(query, self.lengths.view(-1, 1, 1, 1) - 1)
+        return ((key - centre).abs() <= self.size) & (key < self.lengths.view(-1, 1, 1, 1))
+
+    def __str__(self) -> str:
+        return f"monotonic_window({self.size})"
+
+
 @dataclass(frozen=True)
 class Global(Mask):
     """Global positions attend to all keys and all queries attend to them; negative ones count from the end."""
@@ -261,6 +276,18 @@ def window(size: int) -> Mask:
     [[[[1, 1, 0], [1, 1, 1], [0, 1, 1]]]]
     """
     return Window(size)
+
+
+def monotonic_window(lengths: Tensor, size: int) -> Mask:
+    """A query attends to `size` positions around its own in a sequence of another text (Luong et al. 2015, local-m).
+
+    Beyond the end of the sequence, of `lengths` [B], the window stays at its last position.
+
+    >>> positions = torch.arange(3)[None]
+    >>> monotonic_window(torch.tensor([2]), 0).bind(positions, positions).dense[0, 0].int().tolist()
+    [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    """
+    return MonotonicWindow(lengths, size)
 
 
 def global_tokens(*positions: int) -> Mask:

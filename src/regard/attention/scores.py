@@ -231,15 +231,36 @@ def uniform(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     return softmax(torch.zeros_like(scores), allowed)
 
 
-def build_normalizer(kind: str, top_k: int = 1) -> Normalize:
-    """The normaliser of this name: one of the choices of `attention_normalization`.
+@dataclass(frozen=True)
+class Tempered:
+    """Another normaliser of scores that are divided by a temperature.
+
+    >>> Tempered(sparsemax, 0.5)(torch.tensor([[[[0.0, 0.25]]]])).tolist()
+    [[[[0.25, 0.75]]]]
+    """
+
+    normalize: Normalize
+    temperature: float
+
+    def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Weights of all keys."""
+        return self.normalize(scores / self.temperature, allowed)
+
+
+def build_normalizer(kind: str, top_k: int = 1, temperature: float = 1.0) -> Normalize:
+    """The normaliser of this name: one of the choices of `attention_normalization`, with a temperature.
 
     >>> build_normalizer("softmax") is softmax
     True
     """
-    if kind == "top-k":
-        return TopK(top_k)
-    return {"softmax": softmax, "sparsemax": sparsemax, "uniform": uniform}[kind]
+    normalizers: dict[str, Normalize] = {
+        "softmax": softmax,
+        "sparsemax": sparsemax,
+        "top-k": TopK(top_k),
+        "uniform": uniform,
+    }
+    plain = normalizers[kind]
+    return plain if temperature == 1 else Tempered(plain, temperature)
 
 
 def unnormalized(scores: Tensor, allowed: Tensor | None = None) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, NORMALIZATIONS, check_head_size
+from regard.config.attention import NORMALIZATIONS
+from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, check_head_size
 from regard.config.settings import MAX_SIZE, Config, knob
 from regard.errors import ConfigError
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard.components import POSITIONS
+from regard.config.attention import AttentionWeightsConfig
 from regard.config.settings import AUTO, MAX_SIZE, Config, knob
 from regard.errors import ConfigError
 
 NORM_PLACEMENTS = ("pre", "post", "both", "none")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
-NORMALIZATIONS = ("softmax", "sparsemax", "top-k", "uniform")
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackConfig(Config):
+class StackConfig(AttentionWeightsConfig):
     """A stack of Transformer blocks."""
 
     num_layers: int = knob(4, "Number of Transformer blocks.", low=1, high=96)
@@ -30,16 +30,6 @@ class StackConfig(Config):
     attention_scale: float = knob(
         AUTO, "Factor of the attention scores; auto: 1 / √head_size; 1 leaves scaling out.", low=0, high=1e6
     )
-    attention_temperature: float = knob(
-        1.0, "Divisor of the attention scores; below 1 attention is sharper.", low=0.001, high=1000
-    )
-    attention_normalization: str = knob(
-        "softmax",
-        "From scores to attention weights: softmax, sparsemax (Martins and Astudillo 2016), softmax of the top-k "
-        "scores, or equal weights of all keys.",
-        choices=NORMALIZATIONS,
-    )
-    attention_top_k: int = knob(8, "Keys that a query attends to with top-k attention.", low=1, high=MAX_SIZE)
 
     def changed_parts(self) -> list[str]:
         """Parts of the published block that are changed or left out, as `setting value`.
@@ -50,9 +40,7 @@ class StackConfig(Config):
         usual = StackConfig().to_dict()
         values = self.to_dict()
         relevant = [name for name in _BLOCK_PARTS if values[name] != usual[name]]
-        if self.attention_normalization == "top-k":
-            relevant.append("attention_top_k")
-        return [f"{name} {_format_value(values[name])}" for name in relevant]
+        return [*(f"{name} {_format_value(values[name])}" for name in relevant), *super().changed_parts()]
 
     def check_heads(self, name: str, hidden_size: int, *, is_rotary: bool = False) -> None:
         """Raise `ConfigError` where heads do not fit the hidden size; `name` is the setting of this stack."""
@@ -67,8 +55,6 @@ _BLOCK_PARTS = (
     "value_size",
     "residual",
     "attention_scale",
-    "attention_temperature",
-    "attention_normalization",
 )
 
 

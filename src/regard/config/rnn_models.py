@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard.components import SCORES, Choices
+from regard.config.attention import AttentionWeightsConfig
 from regard.config.models import TransformerConfig
 from regard.config.settings import AUTO, MAX_SIZE, Config, knob
 from regard.errors import ConfigError
@@ -15,7 +16,7 @@ HARD_ATTENTION = ("none", "straight-through", "reinforce")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(Config):
+class Seq2SeqConfig(AttentionWeightsConfig):
     """A recurrent encoder–decoder, with attention (Bahdanau et al. 2015; Luong et al. 2015) or without."""
 
     family: str = knob("seq2seq", "Model family.", choices=("seq2seq",))
@@ -48,6 +49,13 @@ class Seq2SeqConfig(Config):
         "Hard attention of --arch rnn to one position, with this gradient estimator; none: soft attention.",
         choices=HARD_ATTENTION,
     )
+    attention_window: int = knob(
+        0,
+        "Source tokens on each side of a target token's own position that it attends to (Luong et al. 2015, local-m); "
+        "0 disables local attention.",
+        low=0,
+        high=MAX_SIZE,
+    )
     input_feeding: str = knob(
         "none",
         "Extra input of the decoder cell (--arch rnn): the last context vector (context: Bahdanau) or the last "
@@ -68,6 +76,7 @@ class Seq2SeqConfig(Config):
     bos_id: int = knob(3, "Token id that the decoder starts from.", low=0)
 
     def check(self) -> None:
+        super().check()
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             raise ConfigError(
                 f"a shared embedding needs equal vocabulary sizes, not {self.source_vocab_size} and "
@@ -83,8 +92,16 @@ class Seq2SeqConfig(Config):
             raise ConfigError(
                 "source_context (every) is for a model without attention: drop it, or set attention to none"
             )
+        if self.hard_attention != "none" and not self.has_plain_softmax:
+            changed = ", ".join(super().changed_parts())
+            raise ConfigError(
+                f"hard attention ({self.hard_attention}) selects a position by the softmax of its scores: leave out "
+                f"{changed}"
+            )
 
     def _check_without_attention(self) -> None:
+        if self.changed_parts():
+            raise ConfigError(f"{self.changed_parts()[0]} needs attention: leave it out, or choose an attention score")
         for name in ("input_feeding", "hard_attention"):
             if getattr(self, name) != "none":
                 raise ConfigError(f"{name} ({getattr(self, name)}) needs attention: set it to none")
@@ -96,12 +113,17 @@ class Seq2SeqConfig(Config):
             return 1 if self.attention == "dot" else 2
         return 1 if self.directions == "one" else 2
 
+    def changed_parts(self) -> list[str]:
+        """Parts of attention that are changed, as `setting value`."""
+        window = [f"attention_window {self.attention_window}"] if self.attention_window else []
+        return [*window, *super().changed_parts()]
+
     def summary(self) -> str:
         """Describe the model in one line."""
         mode = "soft" if self.hard_attention == "none" else f"hard ({self.hard_attention})"
         attention = "no attention" if self.attention == "none" else f"{mode} {self.attention} attention"
         layers = f"{self.num_layers}+{self.num_layers} layers of {self.hidden_size}"
-        return f"RNN seq2seq, {self.cell.upper()}, {layers}, {attention}"
+        return ", ".join(["RNN seq2seq", self.cell.upper(), layers, attention, *self.changed_parts()])
 
 
 def _seq2seq_preset(hidden_size: int, num_layers: int, dropout: float) -> Seq2SeqConfig:
@@ -192,8 +214,11 @@ RNN_POOLING_KINDS = ("attention", "mean", "max", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RnnClassifierConfig(Config):
-    """RNN text encoder, pooling over its hidden states, and a linear classifier."""
+class RnnClassifierConfig(AttentionWeightsConfig):
+    """RNN text encoder, pooling over its hidden states, and a linear classifier.
+
+    The settings of attention are those of attention pooling.
+    """
 
     family: str = knob("rnn_classifier", "Model family.", choices=("rnn_classifier",))
     num_labels: int = knob(AUTO, "Number of labels; auto: from the data.", low=1, high=MAX_SIZE)
@@ -204,6 +229,11 @@ class RnnClassifierConfig(Config):
     )
     dropout: float = knob(0.3, "Dropout on the pooled state.", low=0, high=0.95)
     encoder: RnnTextConfig = knob(RnnTextConfig, "RNN text encoder.")
+
+    def check(self) -> None:
+        super().check()
+        if self.pooling != "attention" and self.changed_parts():
+            raise ConfigError(f"{self.changed_parts()[0]} is for attention pooling: leave it out with {self.pooling}")
 
     @property
     def vocab_size(self) -> int:
@@ -217,7 +247,8 @@ class RnnClassifierConfig(Config):
 
     def summary(self) -> str:
         """Describe the model in one line."""
-        return f"{self.encoder.summary()}, {self.pooling} pooling, {self.num_labels} labels"
+        pooling = ", ".join([f"{self.pooling} pooling", *self.changed_parts()])
+        return f"{self.encoder.summary()}, {pooling}, {self.num_labels} labels"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
+from regard.attention.scores import build_normalizer
 from regard.attention.sites import POOLING_SITE
 from regard.config.rnn_models import RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig, Seq2SeqConfig
 from regard.models.base import Model, to_arrays
@@ -111,7 +112,12 @@ class RnnClassifier(RnnTextModel, TextClassifierModel):
         super().__init__()
         self.config: RnnClassifierConfig = config
         self.encoder = RnnTextEncoder(config.encoder)
-        self.pooling = Pooling(config.pooling, self.encoder.output_size, config.encoder.num_directions)
+        normalize = build_normalizer(
+            config.attention_normalization, config.attention_top_k, config.attention_temperature
+        )
+        self.pooling = Pooling(
+            config.pooling, self.encoder.output_size, config.encoder.num_directions, normalize=normalize
+        )
         self.classifier = nn.Linear(self.encoder.output_size, config.num_labels)
 
     def attention_sites(self) -> dict[str, int]:

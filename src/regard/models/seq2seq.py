@@ -16,14 +16,14 @@ from torch import Tensor
 
 from regard.attention.cache import CrossKeyValues
 from regard.attention.dropout import Noise
-from regard.attention.masks import BoundMask, padding
+from regard.attention.masks import BoundMask, Mask, monotonic_window, padding
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.trace import trace
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.models.base import EncoderDecoder, sentences_of_rows, to_arrays, top_candidates
+from regard.models.layers.loop_attention import DECODER_ATTENTION_SITE
 from regard.models.layers.losses import target_logprobs, vocabulary_loss
 from regard.models.layers.recurrent import (
-    DECODER_ATTENTION_SITE,
     DecoderOutput,
     DecoderState,
     RecurrentDecoder,
@@ -40,16 +40,17 @@ class Seq2SeqState:
     source: CrossKeyValues | None
     lengths: Tensor  # [S], of the source sentences
     num_rows: int  # all sentences have equally many rows, which are adjacent
+    attention_window: int = 0  # source tokens on each side that a step attends to; 0: all
     should_keep_attention: bool = False
     last_attention: NDArray[np.float32] | None = None  # [R, S], attention of the last step
 
     @cached_property
     def mask(self) -> BoundMask | None:
-        """Mask of the source's padding, the same for all rows of a sentence; None without attention."""
+        """Mask of the source, the same for all rows of a sentence; None without attention."""
         if self.source is None:
             return None
         positions = torch.arange(self.source.key.shape[2], device=self.lengths.device)
-        return padding(self.lengths).bind(positions[None, :1], positions[None])
+        return source_mask(self.lengths, self.attention_window).bind(positions[None, :1], positions[None])
 
     def select(self, rows: NDArray[np.int64]) -> Seq2SeqState:
         """State of these rows in this order; the keys and values of unused sentences are dropped."""
@@ -69,8 +70,14 @@ class Seq2SeqState:
             source,
             lengths=lengths,
             num_rows=len(row_indices),
+            attention_window=self.attention_window,
             should_keep_attention=self.should_keep_attention,
         )
+
+
+def source_mask(lengths: Tensor, attention_window: int) -> Mask:
+    """Which source tokens a target token may attend to: those of the sentence, or with a window those near its own."""
+    return monotonic_window(lengths, attention_window) if attention_window else padding(lengths)
 
 
 class Seq2Seq(EncoderDecoder):
@@ -125,8 +132,9 @@ class Seq2Seq(EncoderDecoder):
         state, keys_values, source_batch = self.encode(source, noise)
         ids, batch = self.to_tensors(target, self.token_multiple(noise))
         queries = batch if self.config.input_feeding == "none" else PackedBatch(np.ones(1, np.int64), self.device())
-        mask = source_batch.cross_mask(queries)
-        return self.decoder(self._embed(ids, "target", noise), batch, state, keys_values, mask, noise)
+        mask = source_mask(source_batch.lengths, self.config.attention_window)
+        bound_mask = mask.bind(queries.padded_positions, source_batch.padded_positions)
+        return self.decoder(self._embed(ids, "target", noise), batch, state, keys_values, bound_mask, noise)
 
     def loss(
         self, source: Tokens, target: Tokens, *, smoothing: float = 0.0, noise: Noise | None = None
@@ -164,7 +172,13 @@ class Seq2Seq(EncoderDecoder):
     def start(self, source: Tokens, max_length: int) -> Seq2SeqState:
         """State before the first token: one row per source sentence."""
         state, keys_values, batch = self.encode(source)
-        return Seq2SeqState(state, keys_values, lengths=batch.lengths, num_rows=len(source))
+        return Seq2SeqState(
+            state,
+            keys_values,
+            lengths=batch.lengths,
+            num_rows=len(source),
+            attention_window=self.config.attention_window,
+        )
 
     @torch.inference_mode()
     def step(self, tokens: NDArray[np.int32], state: Seq2SeqState, k: int) -> tuple[Candidates, Seq2SeqState]:

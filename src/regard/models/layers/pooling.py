@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from regard.attention.attend import attend
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.scores import Dot
+from regard.attention.scores import Dot, Normalize, softmax
 from regard.attention.sites import POOLING_SITE
 
 DOT = Dot()
@@ -45,10 +45,11 @@ class Pooling(nn.Module):
     weights.
     """
 
-    def __init__(self, kind: str, hidden_size: int, num_directions: int = 1) -> None:
+    def __init__(self, kind: str, hidden_size: int, num_directions: int = 1, *, normalize: Normalize = softmax) -> None:
         super().__init__()
         self.kind = kind
         self.num_directions = num_directions
+        self.normalize = normalize
         if kind == "attention":
             self.key = nn.Linear(hidden_size, hidden_size)
             self.query = nn.Linear(hidden_size, 1, bias=False)
@@ -62,7 +63,10 @@ class Pooling(nn.Module):
             key = batch.pad(torch.tanh(self.key(hidden))).unsqueeze(1)
             query = self.query.weight.expand(batch.num_rows, 1, 1, -1)
             mask = batch.cross_mask(_one_query_per_row(batch))
-            return attend(query, key, padded.unsqueeze(1), mask=mask, score=DOT, site=POOLING_SITE)[:, 0, 0]
+            context = attend(
+                query, key, padded.unsqueeze(1), mask=mask, score=DOT, normalize=self.normalize, site=POOLING_SITE
+            )
+            return context[:, 0, 0]
         is_padding = batch.is_padding.unsqueeze(2)
         if self.kind == "max":
             return padded.masked_fill(is_padding, torch.finfo(padded.dtype).min).amax(1)

@@ -16,23 +16,18 @@ from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.masks import BoundMask
 from regard.attention.packed_batch import PackedBatch
 from regard.attention.scores import (
-    Additive,
-    Bilinear,
-    Dot,
     Normalize,
     ReinforceSample,
     Score,
-    additive_scores,
+    build_normalizer,
     gumbel_argmax,
     hard_argmax,
-    softmax,
 )
 from regard.components import SCORES
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.models.layers.cells import CELLS, Cell, CellStack, LoopMatrix, State, to_accumulation_dtype, zero_state
+from regard.models.layers.loop_attention import DECODER_ATTENTION_SITE, LoopAttention
 from regard.models.layers.time_major import TimeMajor
-
-DECODER_ATTENTION_SITE = "decoder.attention"  # site of the decoder's attention to the source
 
 
 class RecurrentEncoder(nn.Module):
@@ -81,12 +76,13 @@ class DecoderState:
 
     layers: list[State]
     feed: Tensor | None = None  # [R, ·], extra input of each step: the last output, or the source's last state
+    position: int = 0  # of the next token
 
     def select(self, rows: Tensor) -> DecoderState:
         """State of these rows in this order; rows may repeat."""
         layers = [tuple(tensor.index_select(0, rows) for tensor in state) for state in self.layers]
         feed = None if self.feed is None else self.feed.index_select(0, rows)
-        return DecoderState(layers, feed)
+        return DecoderState(layers, feed, self.position)
 
 
 @dataclass(frozen=True)
@@ -181,7 +177,7 @@ class RecurrentDecoder(nn.Module):
         """Decode whole target sequences; rows that attend to the same source sentence are adjacent."""
         if self.config.input_feeding != "none":
             assert source is not None
-            attention = _LoopAttention(self, source, mask, noise)
+            attention = LoopAttention(self, source, mask, noise, state.position)
             return self._input_feeding_loop(hidden, batch, state, attention, noise)
         source_state = None if state.feed is None else _repeat_per_token(state.feed, batch)
         if source_state is not None:
@@ -196,12 +192,23 @@ class RecurrentDecoder(nn.Module):
         readout = self.readout(hidden)
         log_prob = None
         if source is not None:
-            context, log_prob = self._attend(hidden, batch, source, mask, noise)
+            step_mask = self._mask_steps(mask, batch, state.position, len(source.key))
+            context, log_prob = self._attend(hidden, batch, source, step_mask, noise)
             readout = readout + context
         elif source_state is not None:
             readout = readout + self.context_readout(source_state)
         output = torch.tanh(readout.to(hidden.dtype))
-        return self._build_output(output, DecoderState(layers, state.feed), log_prob, noise)
+        next_state = DecoderState(layers, state.feed, state.position + batch.max_length)
+        return self._build_output(output, next_state, log_prob, noise)
+
+    def _mask_steps(
+        self, mask: BoundMask | None, batch: PackedBatch, first_position: int, num_sentences: int
+    ) -> BoundMask | None:
+        """The mask at the positions of all steps of a batch: with local attention, each has a window of its own."""
+        if mask is None or not self.config.attention_window:
+            return mask
+        positions = torch.arange(first_position, first_position + batch.max_length, device=mask.key.device)
+        return BoundMask(mask.mask, positions.repeat(batch.num_rows // num_sentences)[None], mask.key)
 
     def _attend(
         self, hidden: Tensor, batch: PackedBatch, source: CrossKeyValues, mask: BoundMask | None, noise: Noise | None
@@ -224,7 +231,7 @@ class RecurrentDecoder(nn.Module):
         return packed, batch.pack(normalize.log_prob.view(batch.num_rows, -1))
 
     def _input_feeding_loop(
-        self, hidden: Tensor, batch: PackedBatch, state: DecoderState, attention: _LoopAttention, noise: Noise | None
+        self, hidden: Tensor, batch: PackedBatch, state: DecoderState, attention: LoopAttention, noise: Noise | None
     ) -> DecoderOutput:
         """Decode step by step, where each step needs the one before; everything else is outside the loop."""
         cells = CellStack(self.cells, self.config.dropout, noise)
@@ -239,7 +246,8 @@ class RecurrentDecoder(nn.Module):
         log_prob = None
         if attention.log_probs:
             log_prob = batch.pack(torch.cat(attention.log_probs, dim=2).squeeze(1))
-        return self._build_output(output, DecoderState(layers, feed), log_prob, noise)
+        next_state = DecoderState(layers, feed, state.position + batch.max_length)
+        return self._build_output(output, next_state, log_prob, noise)
 
     def _feed_context(
         self,
@@ -247,7 +255,7 @@ class RecurrentDecoder(nn.Module):
         batch: PackedBatch,
         layers: list[State],
         cells: CellStack,
-        attention: _LoopAttention,
+        attention: LoopAttention,
         dtype: torch.dtype,
     ) -> tuple[Tensor, list[State]]:
         """Feed the context of the previous output into the first cell (Bahdanau et al. 2015)."""
@@ -270,7 +278,7 @@ class RecurrentDecoder(nn.Module):
         batch: PackedBatch,
         state: DecoderState,
         cells: CellStack,
-        attention: _LoopAttention,
+        attention: LoopAttention,
         dtype: torch.dtype,
     ) -> tuple[Tensor, list[State], Tensor]:
         """Feed the previous readout into the first cell (Luong et al. 2015, section 3.3)."""
@@ -305,78 +313,16 @@ class RecurrentDecoder(nn.Module):
         return self.score
 
     def normalize(self, noise: Noise | None, step: int = 0) -> Normalize:
-        """Normaliser of the scores: softmax, or one key, sampled in training and the argmax in inference."""
-        if self.config.hard_attention == "none":
-            return softmax
+        """Normaliser of the scores, or hard attention to one key: sampled in training, the argmax in inference."""
+        config = self.config
+        if config.hard_attention == "none":
+            return build_normalizer(
+                config.attention_normalization, config.attention_top_k, config.attention_temperature
+            )
         if noise is None:
             return hard_argmax
         sampler = ReinforceSample if self.config.hard_attention == "reinforce" else gumbel_argmax
         return sampler(noise, f"{DECODER_ATTENTION_SITE}.{step}")
-
-
-class _LoopAttention:
-    """Attention to the source in each step of a loop.
-
-    `attend` gets the identity matrix as values, so that it returns attention weights. The loop itself multiplies them
-    with the values, whose gradient is then computed once for all steps.
-    """
-
-    def __init__(
-        self, decoder: RecurrentDecoder, source: CrossKeyValues, mask: BoundMask | None, noise: Noise | None
-    ) -> None:
-        self.decoder = decoder
-        self.key = source.key
-        self.mask = mask
-        self.noise = noise
-        sentences, _, num_keys, _ = source.key.shape
-        identity = torch.eye(num_keys, dtype=source.key.dtype, device=source.key.device)
-        self.identity = identity.expand(sentences, 1, -1, -1)
-        self.value = source.value.squeeze(1)  # [S, K, V]
-        self.score = _LoopScore(decoder.attention_score, source.key)
-        self.log_probs: list[Tensor] = []  # log-probabilities of the keys sampled in each step
-        self.step_index = 0
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Attention weights of states [R, D], [S, rows of a sentence, K]."""
-        query = to_accumulation_dtype(hidden).view(len(self.key), 1, -1, hidden.shape[1])
-        normalize = self.decoder.normalize(self.noise, self.step_index)
-        weights = attend(
-            query,
-            self.key,
-            self.identity,
-            mask=self.mask,
-            score=self.score,
-            normalize=normalize,
-            site=DECODER_ATTENTION_SITE,
-        )
-        if isinstance(normalize, ReinforceSample):
-            self.log_probs.append(normalize.log_prob)
-        self.step_index += 1
-        return weights.squeeze(1)
-
-
-class _LoopScore:
-    """A score in a loop: where a matrix multiplies its queries, that is a loop matrix."""
-
-    def __init__(self, score: Score, key: Tensor) -> None:
-        self.score = score
-        if isinstance(score, Additive):
-            self.query_matrix = LoopMatrix(score.query.weight.t())
-            self.v = score.v.weight[0].to(key.dtype)
-        elif isinstance(score, Dot | Bilinear):
-            self.query_matrix = LoopMatrix(key.squeeze(1).mT)
-
-    def prepare(self, key: Tensor) -> Tensor:
-        return self.score.prepare(key)
-
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores [B, 1, Q, K]."""
-        if isinstance(self.score, Additive):
-            projected = self.query_matrix.matmul(query.flatten(0, 2)).view(*query.shape[:3], -1)
-            return additive_scores(projected, key, self.v)
-        if isinstance(self.score, Dot | Bilinear):
-            return self.query_matrix.matmul(query.squeeze(1)).unsqueeze(1)
-        return self.score(query, key)
 
 
 def _build_score(config: Seq2SeqConfig, encoder_size: int) -> Any:
