@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from regard.report.comparison.evaluation import TrainingHistory
 from regard.report.comparison.page import charts, markdown, page, report_table, write_report
 from regard.report.comparison.report import ComparisonReport, build_report
 from tests.report.comparison.models import COUNT, model
@@ -42,6 +43,15 @@ def test_the_table_has_a_row_for_each_model() -> None:
     assert dict(zip(header, counts, strict=True))["± seeds"] == "–"
 
 
+def test_speeds_in_different_units_name_them() -> None:
+    words = TrainingHistory(rate=2000.0, unit="words", minutes=1.0)
+    models = [model("tagger", [40], history=words), model("classifier", [90])]
+    report = build_report(models, [5] * COUNT, task="classify", metric="accuracy", title="t")
+    header, tagger, classifier = report_table(report)
+    column = header.index("training per second")
+    assert (tagger[column], classifier[column]) == ("2,000 words", "10 texts")
+
+
 def test_the_charts_show_intervals_lengths_and_learning_curves() -> None:
     assert list(charts(build())) == [
         "Accuracy with 95 % intervals",
@@ -53,8 +63,8 @@ def test_the_charts_show_intervals_lengths_and_learning_curves() -> None:
 
 def test_a_curve_on_training_data_says_so() -> None:
     drawn = charts(build())
-    assert "(training data)" in drawn["Loss during training, first seed"]
-    assert "(training data)" not in drawn["Accuracy during training, first seed"]
+    assert "(train)" in drawn["Loss during training, first seed"]
+    assert "(train)" not in drawn["Accuracy during training, first seed"]
 
 
 def test_texts_are_escaped_in_the_page() -> None:

@@ -25,7 +25,7 @@ def report_table(report: ComparisonReport) -> list[list[str]]:
     has_seeds = any(model.statistics.num_seeds > 1 for model in report.models)
     others = [name for name in report.models[0].scores if name != report.metric]
     units = {model.history.unit for model in report.models if model.history.unit}
-    unit = f"{units.pop()}/s" if len(units) == 1 else "per second"
+    unit = f"{min(units)}/s" if len(units) == 1 else "per second"
     header = ["model", report.metric_row.field_name, "95 %", *(["± seeds"] if has_seeds else [])]
     header += ["to best", "p", *(METRICS[name].field_name for name in others)]
     header += ["parameters", "minutes", f"training {unit}", "inference texts/s"]
@@ -38,7 +38,9 @@ def report_table(report: ComparisonReport) -> list[list[str]]:
         row += [f"{low}–{high}", *([deviation] if has_seeds else []), *_format_test(model, report.metric_row)]
         row += [_format_mean(name, model.scores.get(name, ())) for name in others]
         row += [_format_count(model.parameters), _format_number(history.minutes)]
-        row += [MISSING if history.rate is None else f"{history.rate:,.0f}", _format_rate(model.examples_per_second)]
+        counted = f" {history.unit}" if len(units) > 1 else ""
+        rate = MISSING if history.rate is None else f"{history.rate:,.0f}{counted}"
+        row += [rate, _format_rate(model.examples_per_second)]
         rows.append(row)
     return [header, *rows]
 
@@ -78,11 +80,11 @@ def _format_rate(rate: float) -> str:
 def _format_count(count: int) -> str:
     """Number of parameters.
 
-    >>> _format_count(0), _format_count(1234), _format_count(2_500_000)
-    ('–', '1.2 K', '2.50 M')
+    >>> _format_count(0), _format_count(12), _format_count(1234), _format_count(2_500_000)
+    ('–', '12', '1.2 K', '2.50 M')
     """
-    if not count:
-        return MISSING
+    if count < 1000:
+        return str(count or MISSING)
     return f"{count / 1e6:.2f} M" if count >= 100_000 else f"{count / 1e3:.1f} K"
 
 
@@ -121,7 +123,7 @@ def charts(report: ComparisonReport) -> dict[str, str]:
 
 def _draw_curves(curves: Mapping[str, LearningCurve], name: str) -> dict[str, str]:
     """Chart of the learning curves that have several points; none where there are no such curves."""
-    legend = {model: model if curve.is_validation else f"{model} (training data)" for model, curve in curves.items()}
+    legend = {model: model if curve.is_validation else f"{model} (train)" for model, curve in curves.items()}
     lines = {legend[model]: curve.points for model, curve in curves.items() if len(curve.points) > 1}
     title = f"{_capitalize(name)} during training, first seed"
     chart = line_chart(lines, title=title, x_label="minutes of training", y_label=name, colours=[*legend.values()])
