@@ -48,9 +48,10 @@ class Metric:
         """A value or a difference of two without name and unit: one decimal of points, more of nats.
 
         >>> METRICS["accuracy"].format_difference(-3.21), METRICS["loss"].format_difference(0.123)
-        ('-3.2', '0.1230')
+        ('−3.2', '0.1230')
         """
-        return self.format.format(value) if self.format == NATS else f"{value:.1f}"
+        number = self.format.format(value) if self.format == NATS else f"{value:.1f}"
+        return number.replace("-", "−")
 
     @property
     def unit(self) -> str:

@@ -35,7 +35,11 @@ def report_table(report: ComparisonReport) -> list[list[str]]:
         deviation = _format_number(model.statistics.deviation)
         row = [model.name, _format_score(report.metric, model.mean)]
         low, high = map(report.metric_row.format_difference, (model.interval.low, model.interval.high))
-        row += [f"{low}–{high}", *([deviation] if has_seeds else []), *_format_test(model, report.metric_row)]
+        row += [
+            f"{low} to {high}" if "−" in low else f"{low}–{high}",
+            *([deviation] if has_seeds else []),
+            *_format_test(model, report.metric_row),
+        ]
         row += [_format_mean(name, model.scores.get(name, ())) for name in others]
         row += [_format_count(model.parameters), _format_number(history.minutes)]
         counted = f" {history.unit}" if len(units) > 1 else ""
