@@ -254,7 +254,7 @@ def metrics_of(task: str) -> tuple[str, ...]:
     """Names of the metrics of a task's predictions; of a task that names no kind of predictions, all.
 
     >>> metrics_of("story-qa")
-    ('accuracy', 'error')
+    ('loss', 'accuracy', 'error')
     """
     kinds = TASKS[task].metrics.keys()
     return tuple(name for name, metric in METRICS.items() if not kinds or kinds & metric.functions.keys())

@@ -23,7 +23,7 @@ class Scoring:
     {'loss': 0, 'perplexity': 2, 'bleu': 0, 'exact_match': 100, 'chrf': 100}
     >>> Scoring("story-qa", ("chrf",)).check()
     Traceback (most recent call last):
-    regard.errors.UsageError: the metric chrf is not for story-qa: choose one of accuracy, error
+    regard.errors.UsageError: the metric chrf is not for story-qa: choose one of loss, accuracy, error
     """
 
     task: str
