@@ -38,7 +38,8 @@ python -m benchmarks.architectures pretrain --data ../shared/data    # or one: p
 
 Each stage takes at most an hour on two cores. ELMo, BERT and GPT are pre-trained on the same text, three books and a
 part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which has read vastly more, stands beside them.
-All rows of a table have the same training time and default settings; nothing is tuned for a row. Scores are means over
+All rows that are trained from scratch have the same training time, all that use a pre-trained model another one; both
+are stated below each table. All have default settings: nothing is tuned for a row. Scores are means over
 three seeds with 95 % intervals, by bootstrap over seeds and test examples; the last column but two is a paired test
 against the best row. On bAbI there is one seed, and the best of {STORY_RESTARTS} restarts by validation counts.
 """
@@ -59,8 +60,7 @@ def _section(comparison: Comparison, results: Path) -> str:
     if "ag_news" in comparison.name:
         parts.append(f"{AG_NEWS_NOTE}\n")
     if not path.is_file():
-        rows = ", ".join(comparison.rows)
-        return "\n".join([*parts, f"Not run yet. Rows: {rows}; at most {60 * comparison.minutes:.0f} s each.\n"])
+        return "\n".join([*parts, f"Not run yet. Rows: {'; '.join(comparison.rows)}. {_budget(comparison)}\n"])
     result = read_json(path)
     return "\n".join([*parts, _table(result), _verdict(result), _origin(result, comparison)])
 
@@ -111,7 +111,19 @@ def _verdict(result: Mapping[str, Any]) -> str:
 def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
     machine = result["machine"]
     return (
-        f"At most {60 * result['minutes']:.0f} s of training for each run. {machine['processor']}, "
+        f"{_budget(comparison)} {machine['processor']}, "
         f"{machine['threads']} threads, torch {machine['torch']}. "
         f"Result: `benchmarks/results/architectures/{comparison.name}.json`.\n"
     )
+
+
+def _budget(comparison: Comparison) -> str:
+    """Training time of the rows.
+
+    >>> _budget(COMPARISONS[0])
+    'Each training takes 24 s from scratch, 45 s with a pre-trained model.'
+    """
+    pretrained = ""
+    if comparison.pretrained_minutes:
+        pretrained = f", {60 * comparison.pretrained_minutes:.0f} s with a pre-trained model"
+    return f"Each training takes {60 * comparison.minutes:.0f} s from scratch{pretrained}."

@@ -147,14 +147,18 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
         "data.train": list(files.train),
         "data.valid": list(files.valid),
     }
-    minutes = comparison.minutes
+    limits = [
+        f"{row}:training.minutes={comparison.row_minutes(row):g}"
+        for row in comparison.rows
+        if comparison.row_minutes(row) and not workplace.is_quick
+    ]
     seeds = comparison.seeds
     if workplace.is_quick:
-        minutes = 0.0
         seeds = seeds[:1]
         is_story = comparison.task == "story-qa"  # memory networks are trained for a number of epochs
         settings |= {"training.epochs": 1, "training.restarts": 1} if is_story else {"training.steps": QUICK_STEPS}
-    plan = TrainingPlan(comparison.task, parse_candidates(entries, comparison.task), settings, seeds, minutes=minutes)
+    candidates = parse_candidates(entries, comparison.task, limits)
+    plan = TrainingPlan(comparison.task, candidates, settings, seeds, minutes=0.0)
     report = compare_architectures(
         plan,
         files.test,
@@ -167,7 +171,7 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
         "name": comparison.name,
         "digest": comparison.digest(),
         "dataset": comparison.dataset,
-        "minutes": comparison.minutes,
+        "minutes": {row: comparison.row_minutes(row) for row in comparison.rows},
         "restarts": comparison.restarts,
         "machine": describe_machine(workplace.threads),
         "report": report.to_dict(),
