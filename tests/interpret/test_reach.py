@@ -274,6 +274,25 @@ def test_constant_curves_have_no_ranks() -> None:
     assert curve.to_dict()["points"][0]["exact_match"] is None
 
 
+def test_ranges_with_few_predictions_do_not_count_in_correlations() -> None:
+    sample = hand_made_sample()
+    few = 4
+    extended = ReachSample(
+        prediction=np.append(sample.prediction, np.arange(30, 30 + few)),
+        distance=np.append(sample.distance, np.full(few, 7)),
+        gradient=np.append(sample.gradient, np.full(few, 9.0)),
+        occlusion=np.append(sample.occlusion, np.full(few, 9.0)),
+        is_recalled=np.append(sample.is_recalled, np.ones(few, dtype=bool)),
+        recalled_distance=np.append(sample.recalled_distance, np.full(few, 7)),
+        is_correct=np.append(sample.is_correct, np.zeros(few, dtype=bool)),
+    )
+    curve = reach_curve(extended, distance_bins(7, 4))
+    assert [point.recalled for point in curve.points] == [10, 10, 10, few]
+    assert curve.occlusion_and_exact_match.bins == 3
+    assert curve.occlusion_and_exact_match.value == 1  # the last range would lower it
+    assert pooled_correlation([curve], "recalled_occlusion", "exact_match") == 1
+
+
 def test_bins_cover_all_distances() -> None:
     for max_distance in range(40):
         edges = distance_bins(max_distance, 7)
