@@ -115,6 +115,18 @@ def test_a_word_is_tagged_at_its_last_subword_and_no_answer_stands_at_the_end(wo
     assert passages.no_answer_positions == [len(row) - 1 for row in passages.rows]
 
 
+def test_words_of_several_subwords_are_tagged_where_training_tagged_them(workspace: Path, tmp_path: Path) -> None:
+    words = ("zurich", "kettle", "geneva", "basket")
+    sentences = [f"the w{index % 5} was {words[index % 4]} too" for index in range(40)]
+    tagged = [[(word, "B-x" if word in words[::2] else "O") for word in sentence.split()] for sentence in sentences]
+    data = tmp_path / "data.conll"
+    data.write_text("\n\n".join("\n".join(f"{word} {tag}" for word, tag in rows) for rows in tagged) + "\n")
+    folder = fine_tune(workspace, "tag", out="words", **{"data.train": (str(data),), "data.valid": (str(data),)})
+    tagger = load_tagger(folder, threads=1)
+    assert read_metrics(folder)["valid_f1"] == 100
+    assert [tagger(f"the w1 was {word} too").tags[3] for word in words] == ["B-x", "O", "B-x", "O"]
+
+
 @pytest.mark.parametrize("task", HEADS)
 def test_transformers_computes_the_same_logits_of_padded_texts(workspace: Path, task: str) -> None:
     transformers = pytest.importorskip("transformers")
