@@ -96,7 +96,7 @@ class Comparison:
 
 def _classification(dataset: str, rows: Mapping[str, str]) -> Comparison:
     return Comparison(
-        f"classify-{dataset}", "classify", "classify", dataset, rows=rows, minutes=0.4, pretrained_minutes=0.8
+        f"classify-{dataset}", "classify", "classify", dataset, rows=rows, minutes=0.4, pretrained_minutes=0.75
     )
 
 
