@@ -16,10 +16,10 @@ from regard.errors import UsageError
 HELP = """Measure how far each MODEL looks back on FILES: influence and exact match by distance.
 
 The distance of a token is the number of tokens read between it and the prediction. Its influence is the gradient norm
-of the reference token's log-probability by its embedding, as a share of its row; occlusion, the loss of log-probability
-where another token replaces it, is the check. Where the reference token occurs exactly once in the text before the
-prediction, this token is to be recalled: exact match by distance is compared with its influence by Spearman's rank
-correlation.
+of the reference token's log-probability by its embedding, as a fraction of its row; occlusion, the loss of
+log-probability where another token replaces it, is the check. Where the reference token occurs exactly once in the text
+before the prediction, this token is to be recalled: exact match by distance is compared with its influence by
+Spearman's rank correlation.
 
 Models are translation models, with or without attention, or causal language models; FILES are sentence pairs, or
 running text. Of each sentence pair, one target token is predicted. `regard data make recall` generates pairs with a
