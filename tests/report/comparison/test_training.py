@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from regard.errors import RegardError, UsageError
 from regard.report.comparison.training import Candidate, TrainingPlan, finished_task, parse_candidates
+from tests.task_data import write_task_data
 
 DATA: dict[str, Any] = {"data.train": ["train.tsv"]}
 
@@ -41,7 +43,7 @@ def test_every_seed_has_a_run_but_the_baseline_has_none() -> None:
 def test_memory_networks_train_their_number_of_epochs() -> None:
     story_plan = plan(["memory-network", "counts"], task="story-qa", minutes=2)
     assert story_plan.run_configs()["memory-network"][0].to_dict()["training"]["minutes"] == "auto"
-    assert story_plan.describe() == "1 to train"
+    assert story_plan.describe() == "1 architecture to train"
 
 
 def test_the_plan_says_how_long_it_takes() -> None:
@@ -95,3 +97,30 @@ def test_names_of_models_become_names_of_folders() -> None:
 def test_models_without_a_folder_have_no_task(tmp_path: Path) -> None:
     with pytest.raises(RegardError):
         finished_task([str(tmp_path / "none")])
+
+
+class Stopper:
+    """Raises SIGTERM at the first evaluation."""
+
+    def on_event(self, event: str, data: dict[str, Any]) -> None:
+        if event == "evaluate":
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    write_task_data(tmp_path)
+    settings = {"training.steps": 4, "training.evaluate_every": 2, "training.batch_tokens": 64, "training.threads": 1}
+    data = {"data.train": [str(tmp_path / "labels.csv")], "training.precision": "float32"}
+    candidates = parse_candidates(["rnn:max", "rnn:mean"], "classify")
+    short_plan = TrainingPlan("classify", candidates, {**data, **settings}, minutes=0)
+    notes: list[str] = []
+    with pytest.raises(
+        UsageError, match=r"SIGTERM stopped 1 of 2: rnn:max, seed 1 at step \d: the same command resumes"
+    ):
+        short_plan.train(tmp_path / "out", [Stopper()], notes.append)
+    assert not (tmp_path / "out/rnn-mean").exists()
+    runs = short_plan.train(tmp_path / "out", [], notes.append)
+    assert [run.folders for run in runs] == [[tmp_path / f"out/{name}/seed-1"] for name in ("rnn-max", "rnn-mean")]
+    short_plan.train(tmp_path / "whole", [], notes.append)
+    resumed, whole = (tmp_path / f"{name}/rnn-max/seed-1/model.safetensors" for name in ("out", "whole"))
+    assert resumed.read_bytes() == whole.read_bytes()

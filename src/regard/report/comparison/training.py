@@ -150,7 +150,9 @@ class TrainingPlan:
         """Number of runs, and how long they take at most."""
         trained = [candidate for candidate in self.candidates if not candidate.architecture.is_baseline]
         timed = [candidate for candidate in trained if candidate.architecture.has_time_budget]
-        counts = f"{len(trained)} architectures × {len(self.seeds)} seeds" if len(self.seeds) > 1 else f"{len(trained)}"
+        counts = f"{len(trained)} architecture{'s' if len(trained) != 1 else ''}"
+        if len(self.seeds) > 1:
+            counts += f" × {len(self.seeds)} seeds"
         if not timed or not self.minutes:
             return f"{counts} to train"
         total = format_duration(60 * self.minutes * len(timed) * len(self.seeds))
