@@ -4,8 +4,9 @@
     python -m benchmarks.architectures pretrain --data ../shared/data      # one stage; the others need pretrain first
 
 Stages: pretrain (ELMo, BERT and GPT on the same text for the same minutes), classify (TREC, SST-2, AG News), tag
-(WNUT-17) and stories (bAbI). Each takes at most an hour on two cores and resumes where it was interrupted; finished
-comparisons are skipped. Results go to benchmarks/results/architectures/, from which --page writes the page of the site.
+(WNUT-17) and stories (bAbI). Each takes at most an hour on one thread, so that two can run side by side on two cores,
+and resumes where it was interrupted; finished comparisons are skipped. Results go to
+benchmarks/results/architectures/, from which --page writes the page of the site.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from benchmarks.architectures.page import PAGE, RESULTS, build_page
 from benchmarks.architectures.stages import STAGE_MINUTES, STAGES, stage_minutes
 from regard.errors import RegardError
 from regard.formatting import format_duration
-from regard.hardware import available_cores
 
-MAX_THREADS = 2  # the minutes are for two cores
+THREADS = 1  # of each training: two stages can run side by side on two cores
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("DATA"), help="folder of the public data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/architectures"), help="where the runs go")
     parser.add_argument("--results", type=Path, help=f"where the results go; default: {RESULTS}, or OUT with --quick")
-    parser.add_argument("--threads", type=int, default=min(MAX_THREADS, available_cores()))
+    parser.add_argument("--threads", type=int, default=THREADS, help="of each training; default: 1")
     parser.add_argument("--quick", action="store_true", help="a trial: few rows, two updates, one seed")
     parser.add_argument("--page", action="store_true", help="only write the page, from the results that there are")
     arguments = parser.parse_args()

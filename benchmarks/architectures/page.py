@@ -36,12 +36,13 @@ python -m benchmarks.architectures --data ../shared/data             # all stage
 python -m benchmarks.architectures pretrain --data ../shared/data    # or one: pretrain, classify, tag, stories
 ```
 
-Each stage takes at most an hour on two cores. ELMo, BERT and GPT are pre-trained on the same text, three books and a
-part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which has read vastly more, stands beside them.
-All rows that are trained from scratch have the same training time, all that use a pre-trained model another one; both
-are stated below each table. All have default settings: nothing is tuned for a row. Scores are means over
-three seeds with 95 % intervals, by bootstrap over seeds and test examples; the last column but two is a paired test
-against the best row. On bAbI there is one seed, and the best of {STORY_RESTARTS} restarts by validation counts.
+Each stage takes at most an hour on one thread; two can run side by side. ELMo, BERT and GPT are pre-trained on the same
+text, three novels and a part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which was trained on
+vastly more text, stands beside them. All models trained from scratch have the same training time; so have all that use
+a pre-trained model; both times are stated below each table. All settings are the defaults: nothing is tuned for a row.
+A score is the mean over three seeds, with a 95 % interval from the bootstrap over seeds and test examples. The column
+"against the best" is a paired test. On bAbI there is one seed, and the best of {STORY_RESTARTS} restarts by validation
+counts.
 """
 AG_NEWS_NOTE = "The published test file is split: 6,600 articles train, 1,000 test."
 HELD_OUT_NOTE = "The published test file is not at hand: every tenth training story is held out, to test on."
@@ -110,9 +111,10 @@ def _verdict(result: Mapping[str, Any]) -> str:
 
 def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
     machine = result["machine"]
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     return (
         f"{_budget(comparison)} {machine['processor']}, "
-        f"{machine['threads']} threads, torch {machine['torch']}. "
+        f"{threads}, torch {machine['torch']}. "
         f"Result: `benchmarks/results/architectures/{comparison.name}.json`.\n"
     )
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 STAGE_MINUTES = 60.0  # that each stage may take on two cores
-PRETRAINING_MINUTES = 18.0  # of each model
+PRETRAINING_MINUTES = 15.0  # of each model
 SCRATCH_ROWS = {  # row of the table → entry of `regard compare --arch`
     "word counts": "counts",
     "RNN, mean": "rnn:mean",
@@ -136,7 +136,7 @@ def stage_minutes(stage: str) -> float:
     """Minutes of training of a stage, from the limits of its runs.
 
     >>> stage_minutes("pretrain")
-    54.0
+    45.0
     """
     if stage == "pretrain":
         return PRETRAINING_MINUTES * len(PRETRAININGS)
