@@ -148,9 +148,9 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
         "data.valid": list(files.valid),
     }
     limits = [
-        f"{row}:training.minutes={comparison.row_minutes(row):g}"
+        f"{row}:training.minutes={comparison.run_minutes(row):g}"
         for row in comparison.rows
-        if comparison.row_minutes(row) and not workplace.is_quick
+        if comparison.run_minutes(row) and not workplace.is_quick
     ]
     seeds = comparison.seeds
     if workplace.is_quick:

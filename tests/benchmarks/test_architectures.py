@@ -55,7 +55,7 @@ def test_a_stage_takes_at_most_an_hour(stage: str) -> None:
 def test_every_row_is_an_architecture_with_the_same_budget(comparison: Comparison) -> None:
     folders = {name: f"runs/{name}" for name in MODELS}
     entries = [f"{row}={entry.format(**folders)}" for row, entry in comparison.rows.items()]
-    limits = [f"{row}:training.minutes={comparison.row_minutes(row):g}" for row in comparison.rows]
+    limits = [f"{row}:training.minutes={comparison.run_minutes(row):g}" for row in comparison.rows]
     limits = [limit for limit in limits if not limit.endswith("=0")]
     candidates = parse_candidates(entries, comparison.task, limits)
     settings = {"data.train": ["train"], **comparison.settings}
@@ -65,7 +65,8 @@ def test_every_row_is_an_architecture_with_the_same_budget(comparison: Compariso
     assert sum(len(configs[row]) for row in timed) * comparison.restarts == comparison.num_runs
     for row, values in timed.items():
         is_pretrained = "{" in comparison.rows[row]
-        assert values == {comparison.pretrained_minutes if is_pretrained else comparison.minutes}
+        minutes_per_training = comparison.pretrained_minutes if is_pretrained else comparison.minutes
+        assert values == {minutes_per_training * comparison.restarts}
     assert 60 * comparison.minutes <= MAX_SECONDS
 
 
