@@ -37,7 +37,7 @@ python -m benchmarks.architectures pretrain --data ../shared/data    # or one: p
 ```
 
 Each stage takes at most an hour on one thread; two can run side by side. ELMo, BERT and GPT are pre-trained on the same
-text, three novels and a part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which was trained on
+text, three books and a part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which was trained on
 vastly more text, stands beside them. All models trained from scratch have the same training time; so have all that use
 a pre-trained model; both times are stated below each table. All settings are the defaults: nothing is tuned for a row.
 A score is the mean over three seeds, with a 95 % interval from the bootstrap over seeds and test examples. The column

@@ -153,7 +153,7 @@ def test_several_seeds_are_reported_with_their_spread(workspace: Path, capfd: Ou
         (["train", "classify", "{train}", "--from", "{elmo}", "--out", "x"], "not read as an encoder"),
         (
             ["train", "elmo", "{train}", "--arch", "rnn", "--out", "x"],
-            "is for translate, classify, tag, not for elmo",
+            "is for translate, classify, tag, answer, story-qa, not for elmo",
         ),
         (["train", "elmo", "{train}", "--features", "{elmo}", "--out", "x"], "is for classify, tag, not for elmo"),
         (["train", "elmo", "{none}", "--out", "x"], "none.csv: no such file"),

@@ -26,6 +26,7 @@ PRETRAINED = {"answer": {"pretrained": "a/bert"}}  # settings without which a ta
         ("story-qa", "data.read.format", "tsv", "it is a setting of translate, classify$"),
         ("story-qa", "memory_network.hops", 0, r"hops \(0\) must be at least 1"),
         ("story-qa", "training.epochs", 2.5, r"training.epochs \(2.5\) of a memory network must be a whole number"),
+        ("story-qa", "training.metric", "loss", "is not computed for a memory network: choose accuracy or error"),
         ("translate", "memory_network.hops", 2, "it is a setting of story-qa$"),
         ("translate", "training.random_noise", 0.5, "it is a setting of story-qa$"),
         ("translate", "data.read.label", "x", "it is a setting of classify, tag$"),

@@ -148,7 +148,10 @@ def shorten(arguments: list[str]) -> list[str]:
     ['distil', 'teacher', 'a.csv', '--out', 'x', '--steps', '2', '--threads', '1']
     """
     verb = arguments[0]
-    plan = SHORT_PLANS.get(" ".join(arguments[:2]), SHORT_PLANS.get(verb, ()))
+    task = " ".join(arguments[:2])
+    if task == "train story-qa" and "--arch" in arguments:
+        task = "train"  # RNNs and Transformers are trained in steps, memory networks in epochs
+    plan = SHORT_PLANS.get(task, SHORT_PLANS.get(verb, ()))
     is_of_finished_runs = (verb == "compare" and "--arch" not in arguments) or "--history" in arguments
     if is_of_finished_runs:
         plan = ()

@@ -180,7 +180,7 @@ def test_the_first_of_the_best_restarts_is_not_chosen_by_another_metric(data: Pa
         ),
         ("classify", "chrf", "the metric chrf is not for classify: choose one of loss, accuracy, .*mcc"),
         ("translate", "mcc", "the metric mcc is not for translate: choose one of loss, perplexity, .*bleu"),
-        ("story-qa", "bleu", "the metric bleu is not for story-qa: choose one of accuracy, error"),
+        ("story-qa", "bleu", "the metric bleu is not for story-qa: choose one of loss, accuracy, error"),
     ],
 )
 def test_a_metric_that_is_unknown_or_not_for_the_task_is_refused_before_data_is_read(

@@ -121,6 +121,8 @@ class StoryQARun(EncoderRun):
             raise ConfigError("training.precision (bf16): memory networks are trained in float32: leave it out")
         if training.epochs != int(training.epochs):
             raise ConfigError(f"training.epochs ({training.epochs:g}) of a memory network must be a whole number")
+        if training.metric == "loss":
+            raise ConfigError("training.metric (loss) is not computed for a memory network: choose accuracy or error")
         if self.memory_network.time_encoding == "none" and "training.random_noise" in self.changed_settings():
             raise ConfigError(
                 f"training.random_noise ({training.random_noise:g}) shifts the ages of sentences, which a memory "
