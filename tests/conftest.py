@@ -14,8 +14,12 @@ from tests.scale import RUN_ALL
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+# A file stays with one process: the longest begin first, so that both processes end at about the same time.
+LONGEST_FILES = ("test_distributed.py", "test_page_browser.py", "test_sanitizers.py")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST_FILES)
     if RUN_ALL:
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -91,8 +91,8 @@ def test_a_peer_reports_its_best_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "trainer_variants"),
     [
-        ("masked", {FAST_PRECISION}),
-        ("fine-tuning", {FAST_PRECISION, f"{FAST_PRECISION} by length"}),
+        pytest.param("masked", {FAST_PRECISION}, marks=pytest.mark.slow),
+        pytest.param("fine-tuning", {FAST_PRECISION, f"{FAST_PRECISION} by length"}, marks=pytest.mark.slow),
         ("encoding", set()),
     ],
 )
@@ -114,6 +114,7 @@ def test_encoders_are_trained_and_used_beside_transformers(
     assert all(row["value"] > 0 and row["peak"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_latency_of_single_texts_is_measured_beside_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     flags = "--size tiny --only encoding --repeats 1 --threads 1 --peers transformers --json".split()

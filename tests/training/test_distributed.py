@@ -253,7 +253,7 @@ def test_a_killed_rank_ends_the_run_with_one_message_and_the_same_command_resume
     assert have_same_checkpoint(uninterrupted, out)
 
 
-@pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop_signal", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_stops_all_ranks_with_a_checkpoint(
     pairs: Path, uninterrupted: Path, tmp_path: Path, stop_signal: signal.Signals
 ) -> None:

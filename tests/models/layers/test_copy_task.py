@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -149,5 +150,6 @@ def test_a_llama_like_model_learns_to_copy() -> None:
     assert exact_match(LlamaLike, scaled(500, 250)) >= 0.98
 
 
+@pytest.mark.slow
 def test_a_t5_like_model_learns_to_copy() -> None:
     assert exact_match(T5Like, scaled(500, 300)) >= 0.98
