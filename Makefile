@@ -73,7 +73,7 @@ claims: $(DEV)
 	$(BIN)/python -m recipes.claims $(CLAIM) $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m recipes.claims.page
 
-# Every architecture on the same data with the same budget; STAGE is pretrain, classify, tag or stories (each an hour).
+# Every architecture on the same data with the same budget; STAGE is pretrain, classify, tag or stories (each up to an hour).
 architectures: $(DEV)
 	$(BIN)/python -m benchmarks.architectures $(STAGE) $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.architectures --page

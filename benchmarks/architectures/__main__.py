@@ -4,48 +4,62 @@
     python -m benchmarks.architectures pretrain --data ../shared/data      # one stage; the others need pretrain first
 
 Stages: pretrain (ELMo, BERT and GPT on the same text for the same minutes), classify (TREC, SST-2, AG News), tag
-(WNUT-17) and stories (bAbI). Each takes at most an hour on one thread, so that two can run side by side on two cores,
-and resumes where it was interrupted; finished comparisons are skipped. Results go to
-benchmarks/results/architectures/, from which --page writes the page of the site.
+(WNUT-17) and stories (bAbI). Each takes at most an hour on two cores: its parts, which are models or comparisons, run
+two at a time, each on one thread. A stage resumes where it was interrupted, and skips finished comparisons. Results go
+to benchmarks/results/architectures/, from which --page writes the page of the site.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.architectures.page import PAGE, RESULTS, build_page
-from benchmarks.architectures.stages import STAGE_MINUTES, STAGES, stage_minutes
+from benchmarks.architectures.stages import JOBS, STAGES, stage_minutes, stage_parts
 from regard.errors import RegardError
 from regard.formatting import format_duration
+from regard.hardware import available_cores
 
-THREADS = 1  # of each training: two stages can run side by side on two cores
+THREADS = 1  # of each training
 
 
 def main() -> None:
     """Run the stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stages", nargs="*", metavar="stage", help=f"{', '.join(STAGES)}; default: all")
+    parser.add_argument(
+        "stages",
+        nargs="*",
+        metavar="stage",
+        help=f"{', '.join(STAGES)}, or a part of one such as classify-trec; default: all",
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("DATA"), help="folder of the public data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/architectures"), help="where the runs go")
     parser.add_argument("--results", type=Path, help=f"where the results go; default: {RESULTS}, or OUT with --quick")
     parser.add_argument("--threads", type=int, default=THREADS, help="of each training; default: 1")
+    parser.add_argument(
+        "--jobs", type=int, default=min(JOBS, available_cores()), help="parts that run side by side; default: 2"
+    )
     parser.add_argument("--quick", action="store_true", help="a trial: few rows, two updates, one seed")
     parser.add_argument("--page", action="store_true", help="only write the page, from the results that there are")
     arguments = parser.parse_args()
-    unknown = [stage for stage in arguments.stages if stage not in STAGES]
+    parts = [part for stage in STAGES for part in stage_parts(stage)]
+    unknown = [stage for stage in arguments.stages if stage not in (*STAGES, *parts)]
     if unknown:
-        parser.error(f"unknown stage {', '.join(unknown)}: there are {', '.join(STAGES)}")
+        parser.error(
+            f"unknown stage {', '.join(unknown)}: there are {', '.join(STAGES)}, with parts {', '.join(parts)}"
+        )
     if arguments.page:
         PAGE.write_text(build_page(), encoding="utf-8")
         print(PAGE)
         return
     if arguments.data is None:
         parser.error("--data is needed: the folder of the public data sets")
-    from benchmarks.architectures.run import Workplace, run_stage
+    from benchmarks.architectures.run import Workplace, run_part, run_stage
 
     stages = arguments.stages or STAGES
     results = arguments.results or (arguments.out / "results" if arguments.quick else RESULTS)
@@ -53,14 +67,39 @@ def main() -> None:
         arguments.data, arguments.out, results, arguments.threads, is_quick=arguments.quick, report=_report
     )
     for stage in stages:
-        limit = f"{stage_minutes(stage):.0f} minutes of training, at most {STAGE_MINUTES:.0f} in all"
-        _report(f"stage {stage}: {limit}")
         start = time.monotonic()
         try:
-            run_stage(stage, workplace)
+            if stage in parts:
+                run_part(stage, workplace)
+            else:
+                limit = f"{stage_minutes(stage, arguments.jobs):.0f} minutes of training"
+                _report(f"stage {stage}: {limit}, {arguments.jobs} at a time")
+                _run_side_by_side(stage, arguments)
+                run_stage(stage, workplace)  # what is finished is skipped
         except RegardError as error:
             sys.exit(f"{stage}: {error}")
-        _report(f"stage {stage}: {format_duration(time.monotonic() - start)}")
+        _report(f"{stage}: {format_duration(time.monotonic() - start)}")
+
+
+def _run_side_by_side(stage: str, arguments: argparse.Namespace) -> None:
+    """Run the parts of a stage in processes of their own, the longest first; exit if one fails."""
+    minutes = stage_parts(stage)
+    if arguments.jobs == 1 or len(minutes) == 1:
+        return
+    options = ["--data", arguments.data, "--out", arguments.out, "--threads", arguments.threads]
+    options += ["--results", arguments.results] if arguments.results else []
+    options += ["--quick"] if arguments.quick else []
+
+    def run(part: str) -> int:
+        command = [sys.executable, "-m", "benchmarks.architectures", part, *map(str, options)]
+        return subprocess.run(command, check=False).returncode
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        parts = sorted(minutes, key=lambda part: -minutes[part])
+        codes = dict(zip(parts, pool.map(run, parts), strict=True))
+    failed = [part for part, code in codes.items() if code]
+    if failed:
+        sys.exit(f"{stage}: {', '.join(failed)} failed or was interrupted (see above): the same command resumes")
 
 
 def _report(text: str) -> None:

@@ -36,16 +36,19 @@ python -m benchmarks.architectures --data ../shared/data             # all stage
 python -m benchmarks.architectures pretrain --data ../shared/data    # or one: pretrain, classify, tag, stories
 ```
 
-Each stage takes at most an hour on one thread; two can run side by side. ELMo, BERT and GPT are pre-trained on the same
-text, three books and a part of WikiText-2, for {PRETRAINING_MINUTES:.0f} minutes each; MiniLM, which was trained on
-vastly more text, stands beside them. All models trained from scratch have the same training time; so have all that use
-a pre-trained model; both times are stated below each table. All settings are the defaults: nothing is tuned for a row.
-A score is the mean over three seeds, with a 95 % interval from the bootstrap over seeds and test examples. The column
-"against the best" is a paired test. On bAbI there is one seed, and the best of {STORY_RESTARTS} restarts by validation
-counts.
+Each stage takes at most an hour on two cores: its parts run two at a time, each on one thread. ELMo, BERT and GPT are
+pre-trained for {PRETRAINING_MINUTES:.0f} minutes each on the same text, three books and part of WikiText-2. MiniLM,
+which was pre-trained on far more text, is included for comparison. All models trained from scratch get the same
+training time, and so do all that use a pre-trained model; both times are given below each table. They include what
+frozen features take to compute. All models have their default settings: none is tuned.
+
+Scores are means over three seeds with 95 % intervals, by bootstrap over seeds and test examples. “Against the best” is
+the difference from the best model, with the p-value of a paired test (approximate randomization, adjusted for the
+number of models). On bAbI, models are trained from one seed, and the best of {STORY_RESTARTS} restarts by validation
+score is tested.
 """
-AG_NEWS_NOTE = "The published test file is split: 6,600 articles train, 1,000 test."
-HELD_OUT_NOTE = "The published test file is not at hand: every tenth training story is held out, to test on."
+AG_NEWS_NOTE = "Only the published test file is used: 6,600 of its articles for training, 1,000 for testing."
+HELD_OUT_NOTE = "Without the published test file, every tenth training story is held out as test data."
 
 
 def build_page(results: Path = RESULTS) -> str:
@@ -123,7 +126,7 @@ def _budget(comparison: Comparison) -> str:
     """Training time of the rows.
 
     >>> _budget(COMPARISONS[0])
-    'Each training takes 24 s from scratch, 45 s with a pre-trained model.'
+    'Each training takes 30 s from scratch, 60 s with a pre-trained model.'
     """
     pretrained = ""
     if comparison.pretrained_minutes:

@@ -16,6 +16,7 @@ from benchmarks.architectures.stages import (
     TEXTS,
     Comparison,
     Pretraining,
+    stage_parts,
 )
 from recipes.claims.check import describe_machine
 from recipes.datasets import DATASETS, DataFiles, MissingDataError, find_minilm, limit_file, prepare_dataset
@@ -59,13 +60,10 @@ class Workplace:
         return find_minilm(self.data) if name == MINILM else self.out / "pretrained" / name
 
 
-def pretrain(workplace: Workplace) -> None:
-    """Pre-train ELMo, BERT and GPT on the same text for the same time."""
+def write_pretraining(workplace: Workplace) -> None:
+    """Write what was pre-trained, and how well."""
     texts = pretraining_texts(workplace)
-    models = {}
-    for pretraining in PRETRAININGS:
-        workplace.report(f"pretrain: {pretraining.name}")
-        models[pretraining.name] = _pretrain_model(pretraining, texts, workplace)
+    models = {pretraining.name: pretrain_model(pretraining, workplace) for pretraining in PRETRAININGS}
     result = {"stage": "pretrain", "minutes": PRETRAINING_MINUTES, "texts": [Path(text).name for text in texts]}
     result |= {"models": models, "machine": describe_machine(workplace.threads)}
     write_file(workplace.results / "pretrain.json", json_bytes(result))
@@ -83,11 +81,12 @@ def pretraining_texts(workplace: Workplace) -> list[str]:
     return [str(text) for text in texts]
 
 
-def _pretrain_model(pretraining: Pretraining, texts: Sequence[str], workplace: Workplace) -> dict[str, Any]:
+def pretrain_model(pretraining: Pretraining, workplace: Workplace) -> dict[str, Any]:
+    """Pre-train a model unless it is finished; return how it was trained, and how well it predicts."""
     settings: dict[str, Any] = {
         **PRECISION,
         **pretraining.settings,
-        "data.train": texts,
+        "data.train": pretraining_texts(workplace),
         "training.threads": workplace.threads,
         "training.minutes": PRETRAINING_MINUTES,
     }
@@ -109,20 +108,28 @@ def _pretrain_model(pretraining: Pretraining, texts: Sequence[str], workplace: W
 
 
 def run_stage(stage: str, workplace: Workplace) -> None:
-    """Run a stage; comparisons whose result belongs to their settings are skipped."""
+    """Run the parts of a stage, one after another."""
+    for part in stage_parts(stage):
+        run_part(part, workplace)
     if stage == "pretrain":
-        pretrain(workplace)
+        write_pretraining(workplace)
+
+
+def run_part(name: str, workplace: Workplace) -> None:
+    """Pre-train a model, or run a comparison; a comparison whose result belongs to its settings is skipped."""
+    pretraining = next((pretraining for pretraining in PRETRAININGS if pretraining.name == name), None)
+    if pretraining is not None:
+        workplace.report(f"pretrain: {name}")
+        pretrain_model(pretraining, workplace)
         return
-    for comparison in COMPARISONS:
-        if comparison.stage != stage:
-            continue
-        if not workplace.is_quick and is_current(workplace.results, comparison):
-            workplace.report(f"{comparison.name}: finished before")
-            continue
-        try:
-            compare(comparison, workplace)
-        except MissingDataError as error:
-            workplace.report(f"skipped: {comparison.name}: {error}")
+    comparison = next(comparison for comparison in COMPARISONS if comparison.name == name)
+    if not workplace.is_quick and is_current(workplace.results, comparison):
+        workplace.report(f"{name}: finished before")
+        return
+    try:
+        compare(comparison, workplace)
+    except MissingDataError as error:
+        workplace.report(f"skipped: {name}: {error}")
 
 
 def is_current(results: Path, comparison: Comparison) -> bool:

@@ -12,6 +12,7 @@ from benchmarks.architectures import page
 from benchmarks.architectures.run import AG_NEWS, Workplace, compare, is_current, run_stage, split_ag_news
 from benchmarks.architectures.stages import (
     COMPARISONS,
+    JOBS,
     MINILM,
     PRETRAININGS,
     STAGE_MINUTES,
@@ -48,7 +49,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_takes_at_most_an_hour(stage: str) -> None:
     num_runs = sum(comparison.num_runs for comparison in COMPARISONS if comparison.stage == stage)
-    assert stage_minutes(stage) + num_runs * SECONDS_BESIDE_TRAINING / 60 < STAGE_MINUTES
+    assert stage_minutes(stage) + num_runs * SECONDS_BESIDE_TRAINING / 60 / JOBS < STAGE_MINUTES
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda comparison: comparison.name)
@@ -129,7 +130,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="holds texts to pre-train on"):
         run_stage("pretrain", workplace)
     run_stage("tag", workplace)
-    assert reports == [
+    assert reports[-1:] == [
         f"skipped: tag-wnut17: the data set wnut17 is not on this machine: {tmp_path / 'wnut17'} does not exist"
     ]
 
