@@ -43,6 +43,7 @@ SIZES = {
     "seq2seq": [7, 18, 18],
     "classifier": [5, 14, 14],
     "tagger": [5, 14, 14],
+    "stories": [5, 14, 14],
 }
 
 
@@ -69,6 +70,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, task, text_config in (
         ("classifier", "classify", RnnClassifierConfig(num_labels=3, encoder=encoder)),
         ("tagger", "tag", RnnTaggerConfig(num_labels=3, encoder=encoder)),
+        ("stories", "story-qa", RnnClassifierConfig(num_labels=3, encoder=encoder)),
     ):
         metadata: dict[str, Any] = {"labels": ["O", "B-x", "I-x"], "max_length": 16}
         weights = made(text_config).state_dict()

@@ -139,5 +139,5 @@ def test_a_file_without_texts_and_a_missing_model_are_refused(
 
 def test_a_memory_network_is_refused(tmp_path: Path) -> None:
     save_memory_model(tmp_path / "model")
-    with pytest.raises(UsageError, match="reads stories, not texts"):
+    with pytest.raises(UsageError, match="this model reads stories, not texts"):
         benchmark_model(tmp_path / "model", backends=["torch"], precisions=["float32"], effort=TINY)

@@ -32,6 +32,7 @@ from regard.models.transformer import Transformer
 from regard.packed_tokens import Tokens
 from regard.pipeline.classification import TextModelClassifier
 from regard.pipeline.load import load
+from regard.pipeline.story_readers import TextModelStoryReader
 from regard.pipeline.tagging import RecurrentTagger
 from regard.tasks.feature_models import AnyFeatures, load_frozen_features
 from regard.tasks.frozen_features import UNLIMITED, FeatureLayers, Spans, pool_spans
@@ -209,8 +210,9 @@ def load_layer_reader(
 
 def _load_rnn(folder: str | Path, device: str, precision: str, threads: int) -> LayerReader:
     pipeline: Any = load(folder, device=device, precision=precision, threads=threads, backend="torch")
-    text_model: Any = getattr(pipeline, "classifier", None) or getattr(pipeline, "tagger", None)
-    assert isinstance(text_model, TextModelClassifier | RecurrentTagger)
+    names = ("classifier", "tagger", "reader")
+    text_model: Any = next(getattr(pipeline, name) for name in names if hasattr(pipeline, name))
+    assert isinstance(text_model, TextModelClassifier | RecurrentTagger | TextModelStoryReader)
     assert isinstance(text_model.model, RnnTextModel)
     return RnnReader(text_model.model, text_model.preprocessor)
 

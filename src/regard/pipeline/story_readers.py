@@ -79,12 +79,16 @@ class TextModelStoryReader(SequenceReader):
     model: TextClassifierModel
     unit = "pooling"
 
+    @property
+    def preprocessor(self) -> TextPreprocessor:
+        """What turns story and question, as one text, into tokens."""
+        return TextPreprocessor(self.encoder.tokenizer, self.encoder.max_length)
+
     def record(self, question: StoryQuestion, answer: StoryAnswer, config: RecordConfig) -> Record:
         """Record the attention of the pooling over story and question, where there is any."""
         from regard.pipeline.records.text_model_records import TextModelRecorder
 
         text = self.encoder.writer.write(question).text
-        preprocessor = TextPreprocessor(self.encoder.tokenizer, self.encoder.max_length)
-        recorder = TextModelRecorder(self.model, preprocessor)
+        recorder = TextModelRecorder(self.model, self.preprocessor)
         record = recorder.record(text, config, task=TASK, label=str(answer), prediction=answer.probabilities)
         return replace(record, title=question.text, omissions=(*record.omissions, *answer.omissions))

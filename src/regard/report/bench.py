@@ -269,7 +269,7 @@ def _bind(pipeline: Pipeline) -> Workload:
         case regard.FeaturePipeline():
             return Workload("texts/s", lambda texts: len(pipeline.features(texts)))
         case _:
-            raise UsageError("a memory network reads stories, not texts: it cannot be benchmarked")
+            raise UsageError("this model reads stories, not texts: it cannot be benchmarked")
 
 
 def _count_tokens(translations: Sequence[Translation]) -> int:
