@@ -12,6 +12,7 @@ import pytest
 import regard
 from regard.data.babi import read_stories
 from regard.errors import ConfigError, DataError, UsageError
+from regard.interpret.attribution import explain
 from regard.pipeline.load import load, load_translator
 from regard.pipeline.loaders import train
 from regard.pipeline.story_qa import StoryAnswer, StoryQAPipeline
@@ -146,4 +147,6 @@ def test_invalid_arguments_are_rejected(pipeline: StoryQAPipeline, folder: Path)
         load(folder, precision="bf16")
     with pytest.raises(UsageError, match="one for 'translate' is needed"):
         load_translator(folder)
+    with pytest.raises(UsageError, match="models that read tokens: this one reads sentences"):
+        explain(pipeline, "Where is Mary?", *STORY)
     assert isinstance(pipeline.answer(STORY, "Where is Mary?"), StoryAnswer)

@@ -26,8 +26,9 @@ COSINE_DISTANCE = "1 − cosine"
 def head_importance(pipeline: Any, *inputs: str) -> tuple[str, dict[str, list[float]]]:
     """Measure what a prediction loses without each head; return the name of the metric and the losses by site.
 
-    Inputs are a text or a pair for a classifier, a question and a passage for question answering, a text and its
-    translation for translation (by default the model's own), a text for an encoder.
+    Inputs are a text or a pair for a classifier, a question and a passage for question answering, a question and the
+    sentences of a story for stories, a text and its translation for translation (by default the model's own), a text
+    for an encoder.
     """
     metric, sites, measure_loss = _build_measure(pipeline, inputs)
     losses: dict[str, list[float]] = {}

@@ -56,7 +56,8 @@ def explain(
     """Attribute a prediction to its input tokens.
 
     Inputs are a text or a pair for a classifier (explains `label`, by default the predicted one), a question and a
-    passage for question answering, a text and its translation for translation (by default the model's own).
+    passage for question answering, a question and the sentences of a story for stories, a text and its translation for
+    translation (by default the model's own).
     """
     for method in methods:
         if method not in METHODS:

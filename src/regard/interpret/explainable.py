@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from regard.attention.trace import Trace, trace
 from regard.backends import EncoderBackend
+from regard.data.babi import StoryQuestion
 from regard.decoding.generator import ScoringGenerator
 from regard.errors import UsageError, nearest
 from regard.packed_tokens import Ids, Tokens
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.sentence_pairs import TranslatedSentence, encode_source, split_pair
+from regard.pipeline.story_qa import StoryQAPipeline
+from regard.pipeline.story_readers import SequenceReader, TextModelStoryReader
 from regard.pipeline.translation import TranslationPipeline
 from regard.pipeline.translation_result import Translation
 from regard.tasks.question_answering import MASKED_LOGIT, EncodedPassages, answerable_positions, encode_questions
@@ -72,11 +75,13 @@ def explainable_predictions(pipeline: Any, inputs: Sequence[str], label: str = "
     if isinstance(pipeline, QuestionAnsweringPipeline) and len(inputs) == 2:
         question, passage = inputs
         return [_ExplainableSpan.from_pipeline(pipeline, question, passage)]
+    if isinstance(pipeline, StoryQAPipeline) and len(inputs) > 1:
+        return [_explainable_story_answer(pipeline, inputs, label)]
     if isinstance(pipeline, TranslationPipeline) and 1 <= len(inputs) <= 2:
         return _explainable_sentences(pipeline, inputs[0], inputs[1] if len(inputs) == 2 else pipeline(inputs[0]))
     raise UsageError(
-        "attribution is for labels (a text, or two), answers (a question, a passage) and translations (a text, its "
-        f"translation), not for a {type(pipeline).__name__} and {len(inputs)} texts"
+        "attribution is for labels (a text, or two), answers (a question, and a passage or the sentences of a story) "
+        f"and translations (a text, its translation), not for a {type(pipeline).__name__} and {len(inputs)} texts"
     )
 
 
@@ -93,6 +98,24 @@ def _explainable_label(pipeline: ClassificationPipeline, inputs: Sequence[str], 
     assert isinstance(classifier, EncoderClassifier)
     is_multi_label = pipeline.thresholds is not None
     return _ExplainableLabel(classifier, inputs, label, label_index, is_multi_label)
+
+
+def _explainable_story_answer(pipeline: StoryQAPipeline, inputs: Sequence[str], label: str) -> Explainable:
+    """Answer to a question about a story, as the label of the sequence of both."""
+    question, *sentences = inputs
+    reader = pipeline.reader
+    if not isinstance(reader, SequenceReader):
+        raise UsageError("attribution and head importance are for models that read tokens: this one reads sentences")
+    encoder = reader.encoder
+    text = encoder.writer.write(StoryQuestion("", tuple(sentences), question))
+    classifier: TextModelClassifier | EncoderClassifier
+    if isinstance(reader, TextModelStoryReader):
+        classifier = TextModelClassifier(reader.model, reader.preprocessor)
+        texts: tuple[str, ...] = (text.text,)
+    else:
+        classifier = EncoderClassifier(reader.model, encoder.special_tokens, encoder.max_length)
+        texts = (text.story, text.question)
+    return _explainable_label(ClassificationPipeline(classifier, {"labels": encoder.answers}), texts, label)
 
 
 def _explainable_sentences(pipeline: TranslationPipeline, source: str, target: str) -> list[Explainable]:

@@ -15,13 +15,13 @@ from regard.pipeline.classification import ClassificationPipeline
 from regard.pipeline.embedding import EmbeddingPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline
 from regard.pipeline.result import PipelineResult
+from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.translation import TranslationPipeline
 from regard.registry import TASKS, resolve
 from regard.view.record.record import Record
 
 if TYPE_CHECKING:
     from regard.pipeline.generation import GenerationPipeline
-    from regard.pipeline.story_qa import StoryQAPipeline
 
 MAX_NEW_TOKENS = 24  # of a causal language model, by default
 
@@ -149,6 +149,8 @@ def _explained_inputs(record: Record, pipeline: object, request: PipelineRequest
         return request.text, record.texts["target"].text
     if isinstance(pipeline, QuestionAnsweringPipeline):
         return request.text, request.passage
+    if isinstance(pipeline, StoryQAPipeline):
+        return (request.text, *request.story)
     if isinstance(pipeline, ClassificationPipeline):
         return (request.text,) if request.pair is None else (request.text, request.pair)
     if isinstance(pipeline, EmbeddingPipeline):

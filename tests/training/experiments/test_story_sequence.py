@@ -19,10 +19,12 @@ from regard.config.story_run import StoryQARun
 from regard.data.babi import hold_out_questions, read_stories
 from regard.engine.library import unavailable_reason
 from regard.errors import DataError
+from regard.interpret.attribution import explain
 from regard.pipeline.story_qa import StoryQAPipeline
 from regard.tasks.classification import ClassificationObjective, TextClassificationObjective
 from regard.training.run import RunResult, train_run
 from regard.view.page import page
+from regard.view.record.record import Record
 from tests.stories import write
 from tests.training.killing import kill_during_training
 from tests.training.listener import Listener, sittings
@@ -190,6 +192,25 @@ def test_verbs_read_the_model(data: Path, folder: Path, capfd: Any, tmp_path: Pa
     assert run_command(["info", str(folder)]) == 0
     out = capfd.readouterr().out
     assert "rooms  20 questions  error" in out
+
+
+def test_an_answer_is_explained_by_its_words_and_its_heads(data: Path, folder: Path, tmp_path: Path) -> None:
+    explanation = explain(load(folder), "Where is Mary?", *STORY)
+    values = {attribution.method: np.array(attribution.values) for attribution in explanation.attributions}
+    path = tmp_path / "record.json"
+    command = ["see", str(folder), "--story", str(data / "story.txt"), "Where is Mary?", "--threads", "1"]
+    assert run_command([*command, "--attribution", "--importance", "--out", str(path)]) == 0
+    record = Record.read(path)
+    tokens = record.texts["source"].tokens
+    assert explanation.target == "kitchen" and explanation.gap < 0.1
+    for method in ("integrated gradients", "occlusion"):
+        assert tokens[values[method].argmax()].strip("▁ ") == "kitchen"
+    for attribution in record.attribution:
+        np.testing.assert_allclose(attribution.values, values[attribution.method], atol=1e-4)
+    (importance,) = [kind.importance for kind in record.attention if kind.name != "mix"]
+    assert importance is not None and np.abs(importance["values"]).max() > 0
+    other = explain(load(folder), "Where is Mary?", *STORY, methods=["occlusion"], label="garden")
+    assert other.attributions[0].values[values["occlusion"].argmax()] < 0
 
 
 def test_an_rnn_without_attention_answers_but_has_no_heads(data: Path, tmp_path: Path, capfd: Any) -> None:
