@@ -14,6 +14,7 @@ from regard.attention.scores import TopK, softmax, sparsemax, uniform
 from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.components import POSITIONS
 from regard.config.inference import DecodingConfig
 from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
 from regard.decoding.search import search
@@ -153,13 +154,24 @@ def test_a_model_with_other_parts_is_saved_and_loaded(tmp_path: Path, family: st
     assert all(np.array_equal(loaded.arrays[name], tensor.numpy()) for name, tensor in weights.items())
 
 
-@pytest.mark.parametrize("part", ["residual false", "attention_scale 1", "attention_normalization uniform"])
-def test_the_summary_names_changed_parts(part: str) -> None:
-    name, value = part.split()
-    stack = StackConfig().override({name: value})
-    for config in (BertConfig(stack=stack), GptConfig(stack=stack), TransformerConfig(encoder=stack)):
-        assert part in config.summary()
-        assert part not in type(config)().summary()
+SUMMARIES = {  # of settings that are not described as `setting value`
+    "norm_placement both": "pre- and post-norm",
+    "norm_placement none": "no norms",
+    **{f"positions {kind}": f"{kind} positions" for kind in POSITIONS},
+    "positions none": "no positions",
+}
+
+
+@pytest.mark.parametrize("family", ["transformer", "bert", "gpt"])
+@pytest.mark.parametrize("settings", PARTS, ids=describe)
+def test_the_summary_names_changed_parts(family: str, settings: dict[str, Any]) -> None:
+    summary = build(family, settings).config.summary()
+    usual = build(family, {}).config
+    for path, value in settings.items():
+        part = f"{path.removeprefix('stack.')} {str(value).lower().removesuffix('.0')}"
+        part = SUMMARIES.get(part, part)
+        assert f", {part}" in summary
+        assert (f", {part}" in usual.summary()) == (value == getattr(usual, path, None))
 
 
 @pytest.mark.parametrize("kind", ["sparsemax", "top-k", "uniform"])

@@ -64,10 +64,11 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _describe_parts(*stacks: StackConfig) -> str:
-    """Changed parts of stacks, to append to a summary; empty for the published block."""
+def _describe_parts(*stacks: StackConfig, window: int) -> str:
+    """Changed parts of stacks and local attention, to append to a summary; empty for the published block."""
     parts = dict.fromkeys(part for stack in stacks for part in stack.changed_parts())
-    return "".join(f", {part}" for part in parts)
+    local = [f"attention_window {window}"] if window else []
+    return "".join(f", {part}" for part in [*parts, *local])
 
 
 def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: bool = False) -> None:
@@ -89,6 +90,10 @@ def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: b
 
 def _describe_norms(placement: str) -> str:
     return {"both": "pre- and post-norm", "none": "no norms"}.get(placement, f"{placement}-norm")
+
+
+def _describe_positions(kind: str) -> str:
+    return "no positions" if kind == "none" else f"{kind} positions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +143,8 @@ class TransformerConfig(Config):
         return (
             f"Transformer, {self.encoder.num_layers}+{self.decoder.num_layers} layers of {self.hidden_size}, "
             f"{self.decoder.num_heads} heads, feed-forward {self.encoder.feed_forward_size}, "
-            f"{_describe_norms(self.norm_placement)}, {self.positions} positions"
-            f"{_describe_parts(self.encoder, self.decoder)}"
+            f"{_describe_norms(self.norm_placement)}, {_describe_positions(self.positions)}"
+            f"{_describe_parts(self.encoder, self.decoder, window=self.attention_window)}"
         )
 
 
@@ -322,7 +327,7 @@ class BertConfig(Config):
         return (
             f"{kind}, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
             f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
-            f"{self.positions} positions, {head}{_describe_parts(stack)}"
+            f"{_describe_positions(self.positions)}, {head}{_describe_parts(stack, window=self.attention_window)}"
         )
 
 
@@ -383,7 +388,8 @@ class GptConfig(Config):
         return (
             f"causal Transformer, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
             f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
-            f"{self.positions} positions, context of {self.max_positions}{_describe_parts(stack)}"
+            f"{_describe_positions(self.positions)}, context of {self.max_positions}"
+            f"{_describe_parts(stack, window=self.attention_window)}"
         )
 
 
