@@ -22,7 +22,9 @@ from regard.models.base import initialize_weights
 from regard.packed_tokens import Tokens
 from regard.tasks.classification import TextClassificationObjective
 from regard.tasks.feature_models import load_frozen_features
+from regard.tasks.tagging_objectives import RnnTaggingObjective
 from regard.training.run import train_run
+from regard.view.record.record import Record
 from tests.checkpoint.samples import tokenizers
 from tests.model_folders import save_model_folders
 from tests.rnn_text import saved_elmo
@@ -162,28 +164,82 @@ def test_a_classifier_over_features_moves_with_its_folder(
     assert run(["see", str(folder), TEXTS[0], "--out", str(tmp_path / "page.html")]) == 0
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt"])
-def test_a_tagger_over_features(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
-    file = tmp_path / "words.conll"
+def tag_run(folder: Path, features: Path, **changes: Any) -> TagRun:
+    """Config of a tagger, whose data are written to a folder."""
+    file = folder / "words.conll"
     sentences = ["\n".join(f"{word} {'A' if 'a' in word else 'B'}" for word in text.split()) for text in TEXTS * 5]
     file.write_text("\n\n".join(sentences) + "\n", "utf-8")
-    settings = {"rnn_tagger.encoder.hidden_size": 6, "rnn_tagger.encoder.embedding_size": 5}
-    features = {"fine_tuning.features": str(folders[family]), "data.train": (str(file),), "data.valid": (str(file),)}
-    train_run(TagRun.build({**SIZES, **settings, **features}), tmp_path / "run")
+    sizes = {"rnn_tagger.encoder.hidden_size": 6, "rnn_tagger.encoder.embedding_size": 5}
+    settings = {"fine_tuning.features": str(features), "data.train": (str(file),), "data.valid": (str(file),)}
+    return TagRun.build({**SIZES, **sizes, **settings, **changes})
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt", "transformer", "seq2seq"])
+def test_a_tagger_over_features_says_so_and_has_no_heads(
+    folders: dict[str, Path], tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tag_run(tmp_path, folders[family])
+    train_run(config, tmp_path / "run")
+    out = str(tmp_path / "run")
+    file = str(tmp_path / "words.conll")
     tagged: Any = regard.load(tmp_path / "run", threads=1)
     assert len(tagged.tag([TEXTS[0]])[0].tags) == 7
+    assert run(["evaluate", out, file]) == 0
+    assert run(["info", out]) == 0
+    assert f"features: frozen {family}, layer" in capsys.readouterr().out
+    assert run(["see", out, TEXTS[0], "--out", str(tmp_path / "record.json")]) == 0
+    assert [kind.name for kind in Record.read(tmp_path / "record.json").attention] == ["mix"]
+    assert run(["heads", out, file]) == 2
+    assert "no attention: it is an RNN" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("task", "family", "objective"),
+    [
+        ("classify", "gpt", TextClassificationObjective),
+        ("tag", "bert", RnnTaggingObjective),
+        ("tag", "transformer", RnnTaggingObjective),
+    ],
+)
 def test_an_interrupted_run_ends_in_the_same_bits(
-    folders: dict[str, Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path],
+    data: Path,
+    tmp_path: Path,
+    task: str,
+    family: str,
+    objective: type,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"training.steps": 14, "training.save_every": 3, "training.evaluate_every": 5}
-    config = classify_run(data, folders["gpt"], **settings)
+    features = folders[family]
+    config: ClassifyRun | TagRun = (
+        classify_run(data, features, **settings) if task == "classify" else tag_run(tmp_path, features, **settings)
+    )
     train_run(config, tmp_path / "uninterrupted")
-    num_starts = sittings(TextClassificationObjective, lambda: train_run(config, tmp_path / "interrupted"), monkeypatch)
+    num_starts = sittings(objective, lambda: train_run(config, tmp_path / "interrupted"), monkeypatch)
     assert num_starts > 1
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("uninterrupted", "interrupted")]
     assert weights[0] == weights[1]
+
+
+def test_attribution_is_refused_and_exports_are_named(
+    folders: dict[str, Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "run")
+    train_run(classify_run(data, folders["bert"], **{"training.steps": 1}), tmp_path / "run")
+    assert run(["convert", out, str(tmp_path / "copy"), "--to", "regard"]) == 0
+    copies = [regard.load(tmp_path / name, threads=1)(TEXTS[1]).probability for name in ("run", "copy")]
+    assert copies[0] == copies[1]
+    for arguments, message in [
+        (
+            ["see", out, TEXTS[0], "--attribution", "--out", str(tmp_path / "page.html")],
+            "this one reads frozen features",
+        ),
+        (["convert", out, str(tmp_path / "hf")], "is for Regard alone (`regard classify` uses this one)"),
+        (["convert", out, str(tmp_path / "int8"), "--precision", "int8"], "cannot be written for the engine"),
+    ]:
+        assert run(arguments) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_other_features_than_those_of_training_are_refused(

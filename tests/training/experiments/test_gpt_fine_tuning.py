@@ -22,11 +22,14 @@ from regard.interpret.explainable import explainable_predictions
 from regard.models.bert import Bert
 from regard.pipeline.load import load_answerer, load_classifier, load_tagger
 from regard.tasks.auxiliary_lm import AuxiliaryLMObjective, mean_lm_loss
+from regard.tasks.classification import ClassificationObjective
 from regard.tasks.question_answering import encode_questions
+from regard.tasks.span_objective import SpanObjective
 from regard.tasks.tagging import encode_words, word_spans
 from regard.tasks.windows import EncodedTexts, encode_texts
 from regard.text.special_tokens import SpecialTokens
 from regard.training.run import train_run
+from regard.view.record.record import Record
 from tests.encoders import saved_encoder
 from tests.gpts import saved_gpt
 from tests.training.listener import sittings
@@ -43,6 +46,7 @@ COMMON = {
 }
 TEXTS = ("the w3 was lovely", "w1", "the w5 was dull and the w6 was not")
 HEADS = {"classify": "label", "tag": "token", "answer": "span"}
+PREDICTED = {"classify": "lovely", "tag": "O O O B-x", "answer": "lovely"}
 needs_engine = pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
 
 
@@ -62,7 +66,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpt")
     saved_gpt(folder / "gpt", SENTENCES, has_pad=False)
     for task in HEADS:
-        fine_tune(folder, task)
+        fine_tune(folder, task, **{"fine_tuning.baseline": True})
     return folder
 
 
@@ -83,6 +87,7 @@ def encode(task: str, folder: Path) -> EncodedTexts:
 
 
 def test_gpt_learns_to_classify_tag_and_answer(workspace: Path) -> None:
+    assert all("valid_baseline" in read_metrics(workspace / task) for task in HEADS)
     assert read_metrics(workspace / "classify")["valid_accuracy"] == 100
     assert read_metrics(workspace / "tag")["valid_f1"] == 100
     assert read_metrics(workspace / "answer")["valid_f1"] == 100
@@ -127,10 +132,9 @@ def test_words_of_several_subwords_are_tagged_where_training_tagged_them(workspa
     assert [tagger(f"the w1 was {word} too").tags[3] for word in words] == ["B-x", "O", "B-x", "O"]
 
 
-@pytest.mark.parametrize("task", HEADS)
-def test_transformers_computes_the_same_logits_of_padded_texts(workspace: Path, task: str) -> None:
+def assert_logits_are_those_of_transformers(task: str, folder: Path) -> None:
+    """Compare logits of padded texts with those that transformers computes from the same folder."""
     transformers = pytest.importorskip("transformers")
-    folder = workspace / task
     architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
     hf_model = getattr(transformers, architecture).from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -151,6 +155,11 @@ def test_transformers_computes_the_same_logits_of_padded_texts(workspace: Path, 
     assert np.abs(load_encoder(folder).model().logits(tokens) - expected).max() < 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("task", HEADS)
+def test_transformers_computes_the_same_logits_of_padded_texts(workspace: Path, task: str) -> None:
+    assert_logits_are_those_of_transformers(task, workspace / task)
+
+
 @needs_engine
 @pytest.mark.parametrize("task", HEADS)
 def test_the_engine_computes_logits_and_attention_of_torch(workspace: Path, task: str) -> None:
@@ -169,14 +178,52 @@ def test_the_engine_computes_logits_and_attention_of_torch(workspace: Path, task
         assert np.array_equal(weights, np.tril(weights)) and np.allclose(weights[:, 2, :3].sum(-1), 1, atol=1e-3)
 
 
+def predict(task: str, folder: Path) -> str:
+    """Prediction for the first text."""
+    pipeline: Any = regard.load(folder, threads=1)
+    if task == "tag":
+        return " ".join(pipeline("the w3 was dull").tags)
+    return str(pipeline("was w1", TEXTS[0]).text if task == "answer" else pipeline(TEXTS[0]))
+
+
 @needs_engine
-def test_it_is_converted_to_every_format_that_encoders_have(workspace: Path, tmp_path: Path) -> None:
-    folder = workspace / "classify"
-    label = load_classifier(folder, threads=1)("the w3 was lovely")
+@pytest.mark.parametrize("task", HEADS)
+def test_it_is_converted_to_every_format_that_encoders_have(workspace: Path, tmp_path: Path, task: str) -> None:
     for format, precision in (("huggingface", None), ("regard", "int8")):
         out = tmp_path / f"{format}-{precision}"
-        assert convert(folder, out, format=format, precision=precision).model_type.startswith("gpt2")
-        assert load_classifier(out, threads=1)("the w3 was lovely") == label
+        assert convert(workspace / task, out, format=format, precision=precision).model_type.startswith("gpt2")
+        assert predict(task, out) == predict(task, workspace / task) == PREDICTED[task]
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_models_are_shown_explained_evaluated_and_studied(
+    workspace: Path, tmp_path: Path, task: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(workspace / task)
+    data = str(write_data(tmp_path, task))
+    passage = tmp_path / "passage.txt"
+    passage.write_text(TEXTS[0])
+    text = ["--passage", str(passage), "was w1"] if task == "answer" else [TEXTS[0]]
+    explanations = [] if task == "tag" else ["--attribution", "--importance"]  # as of every tagger
+    path = tmp_path / "record.json"
+    assert run(["see", folder, *text, *explanations, "--out", str(path), "--threads", "1"]) == 0
+    record = Record.read(path)
+    attention = record["encoder.self"]
+    assert attention.layers == (0, 1)
+    if task == "classify":
+        tokens = record.texts["source"].tokens
+        occlusion = next(values for values in record.attribution if values.method == "occlusion")
+        assert tokens[int(np.argmax(occlusion.values))].strip("▁ ") == "lovely"
+    if explanations:
+        assert len(record.attribution) == 3
+        assert attention.importance is not None and np.abs(attention.importance["values"]).max() > 0
+    assert run(["see", folder, *text, "--out", str(tmp_path / "page.html"), "--threads", "1"]) == 0
+    assert run(["figure", folder, *text, "--view", "heads", "--out", str(tmp_path / "heads.svg")]) == 0
+    capfd.readouterr()
+    assert run(["evaluate", folder, data, "--threads", "1", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["accuracy" if task == "classify" else "f1"] == 100
+    assert run(["heads", folder, data, "--threads", "1", "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["heads"]) == 4
 
 
 def test_pairs_are_separated_and_calibrated_like_those_of_encoders(workspace: Path, tmp_path: Path) -> None:
@@ -202,16 +249,28 @@ def test_a_prediction_is_explained_by_attention_to_the_last_token(workspace: Pat
     )  # the last token attends to all of them
 
 
-def test_interrupted_runs_end_in_the_same_bits(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"training.steps": 12, "training.save_every": 3, "fine_tuning.lm_weight": 0.5}
-    whole = fine_tune(workspace, "tag", out="whole", **settings)
+@pytest.mark.parametrize(
+    ("task", "base", "lm_weight", "objective"),
+    [
+        ("classify", "gpt", 0.0, ClassificationObjective),
+        ("tag", "gpt", 0.5, AuxiliaryLMObjective),
+        ("answer", "neox", 0.0, SpanObjective),
+    ],
+)
+def test_interrupted_runs_end_in_the_same_bits(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, task: str, base: str, lm_weight: float, objective: type
+) -> None:
+    if base == "neox":
+        saved_gpt(workspace / base, SENTENCES, positions="rotary")
+    settings = {"training.steps": 12, "training.save_every": 3, "fine_tuning.lm_weight": lm_weight}
+    whole = fine_tune(workspace, task, base, out=f"{task}-whole", **settings)
 
     def train() -> None:
-        fine_tune(workspace, "tag", out="killed", **settings)
+        fine_tune(workspace, task, base, out=f"{task}-killed", **settings)
 
-    assert sittings(AuxiliaryLMObjective, train, monkeypatch, every=5) > 1
+    assert sittings(objective, train, monkeypatch, every=5) > 1
     expected = load_encoder(whole)
-    killed = load_encoder(workspace / "killed")
+    killed = load_encoder(workspace / f"{task}-killed")
     assert expected.config == killed.config and expected.tokenizer.digest == killed.tokenizer.digest
     assert all(np.array_equal(killed.arrays[name], array) for name, array in expected.arrays.items())
 
@@ -262,6 +321,7 @@ def test_rotary_positions_and_a_padding_token_of_its_own(tmp_path: Path) -> None
     loaded = load_encoder(folder)
     assert fields["pad_token_id"] == loaded.tokenizer.pad_id == load_encoder(tmp_path / "neox").tokenizer.pad_id
     assert read_metrics(folder)["valid_accuracy"] == 100
+    assert_logits_are_those_of_transformers("classify", folder)
 
 
 def test_info_describes_a_causal_transformer(workspace: Path, capfd: pytest.CaptureFixture[str]) -> None:

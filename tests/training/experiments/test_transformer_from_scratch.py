@@ -30,6 +30,7 @@ from regard.tasks.span_objective import SpanObjective
 from regard.tasks.tagging_objectives import TaggingObjective
 from regard.text.special_tokens import SpecialTokens
 from regard.training.run import train_run
+from regard.view.record.record import Record
 from tests.training.killing import kill_during_training
 from tests.training.listener import sittings
 from tests.training.task_data import write_data
@@ -106,6 +107,8 @@ def test_a_separable_task_is_learned_and_both_backends_agree(
     metrics = json.loads((runs[task] / "task.json").read_text())["metrics"]
     assert metrics[{"classify": "valid_accuracy", "tag": "valid_f1", "answer": "valid_f1"}[task]] > 95
     assert "valid_baseline" in metrics
+    if task == "classify":
+        assert json.loads((runs[task] / "task.json").read_text())["temperature"] > 0
     if not unavailable_reason():
         engine_text, engine_score = predict(runs[task], task, "engine")
         assert engine_text == text
@@ -167,11 +170,13 @@ def test_a_killed_process_resumes_with_the_same_bits(tmp_path: Path) -> None:
     assert killed.read_bytes() == whole.read_bytes()
 
 
-@pytest.mark.parametrize(("task", "objective"), [("tag", TaggingObjective), ("answer", SpanObjective)])
+@pytest.mark.parametrize(
+    ("task", "objective", "causal"), [("tag", TaggingObjective, True), ("answer", SpanObjective, False)]
+)
 def test_interrupted_runs_end_in_the_same_bits(
-    tmp_path: Path, task: str, objective: type, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, task: str, objective: type, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"training.save_every": 3, "transformer.token_dropout": 0.2}
+    settings = {"training.save_every": 3, "transformer.token_dropout": 0.2, "transformer.causal": causal}
     whole = train(tmp_path / "whole", task, 9, **settings)
     assert sittings(objective, lambda: train(tmp_path / "killed", task, 9, **settings), monkeypatch, every=5) > 1
     killed = tmp_path / "killed" / "run"
@@ -188,6 +193,13 @@ def test_models_are_traced_explained_studied_and_ablated(
     passage.write_text(TEXT)
     text = [TEXT] if task != "answer" else ["--passage", str(passage), "was w1"]
     assert run(["see", folder, *text, "--out", str(tmp_path / "page.html"), "--threads", "1"]) == 0
+    if task != "tag":  # taggers have attention alone
+        path = tmp_path / "record.json"
+        assert run(["see", folder, *text, "--attribution", "--importance", "--out", str(path), "--threads", "1"]) == 0
+        record = Record.read(path)
+        occlusion = next(values for values in record.attribution if values.method == "occlusion")
+        assert record.texts["source"].tokens[int(np.argmax(occlusion.values))].strip("▁ ") == "lovely"
+        assert record["encoder.self"].importance is not None
     figure = ["figure", folder, *text, "--view", "heads", "--out", str(tmp_path / "heads.svg"), "--threads", "1"]
     assert run(figure) == 0
     assert run([task, folder, *text, "--ablate", "encoder.0.self:1", "--threads", "1"]) == 0
@@ -298,17 +310,29 @@ def test_every_position_scheme_and_pooling_has_a_type_of_folder(positions: str) 
         assert (model_type == NATIVE_TYPE) == bool(reason) == ((positions, pooling) != ("learned", "first"))
 
 
+@pytest.mark.skipif(bool(unavailable_reason()), reason="the engine is not built")
+@pytest.mark.parametrize("task", TASKS)
+def test_models_are_packed_for_the_engine(runs: Mapping[str, Path], tmp_path: Path, task: str, capfd: Output) -> None:
+    assert run(["convert", str(runs[task]), str(tmp_path / "packed"), "--precision", "float32"]) == 0
+    text, score = predict(tmp_path / "packed", task, "engine")
+    assert (text, pytest.approx(score, abs=1e-4)) == predict(runs[task], task, "torch")
+    assert run(["convert", str(runs[task]), str(tmp_path / "hf")]) == 2
+    assert "no Hugging Face type has norm_placement 'pre'" in capfd.readouterr().err
+
+
 @pytest.mark.slow
-def test_the_default_model_is_exported_to_onnx(runs: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_default_model_is_exported_to_onnx(runs: Mapping[str, Path], tmp_path: Path, causal: bool) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    assert run(["convert", str(runs["classify"]), str(tmp_path / "onnx"), "--to", "onnx"]) == 0
+    folder = train(tmp_path / "causal", "classify", 3, **{"transformer.causal": True}) if causal else runs["classify"]
+    assert run(["convert", str(folder), str(tmp_path / "onnx"), "--to", "onnx"]) == 0
     session = onnxruntime.InferenceSession(next((tmp_path / "onnx").glob("*.onnx")))
-    encoded = SpecialTokens(load_encoder(runs["classify"]).tokenizer).encode(TEXT)
+    encoded = SpecialTokens(load_encoder(folder).tokenizer).encode(TEXT)
     ones = [1] * len(encoded.ids)
     arrays = {"input_ids": [encoded.ids], "attention_mask": [ones], "token_type_ids": [encoded.token_types]}
     names = [tensor.name for tensor in session.get_inputs()]
     output = session.run(None, {name: np.array(arrays[name], dtype=np.int64) for name in names})[0]
-    np.testing.assert_allclose(output[0], logits(runs["classify"], "torch")[0], atol=1e-4)
+    np.testing.assert_allclose(output[0], logits(folder, "torch")[0], atol=1e-4)
 
 
 def test_a_model_from_scratch_is_fine_tuned_frozen_and_distilled(runs: Mapping[str, Path], tmp_path: Path) -> None:
