@@ -167,6 +167,10 @@ class PackedBatch:
         """Mask from the queries of another batch to all tokens of the sequence with the same index."""
         return padding(self.lengths).bind(queries.padded_positions, self.padded_positions)
 
+    def pooling_mask(self) -> BoundMask:
+        """Mask from one query for each sequence to all tokens of the sequence."""
+        return padding(self.lengths).bind(self.padded_positions[:, :1], self.padded_positions)
+
 
 class SelectedTokens(PackedBatch):
     """Selected tokens of a packed batch, in any order, as a batch of their own.

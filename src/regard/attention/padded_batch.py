@@ -60,6 +60,10 @@ class PaddedBatch(PackedBatch):
         """Bidirectional mask: a token attends to every token of its sequence."""
         return _AnyMask(_KeyPadding(self.is_padding), self.padded_positions, self.padded_positions)
 
+    def pooling_mask(self) -> BoundMask:
+        """Mask from one query for each sequence to all tokens of the sequence."""
+        return _AnyMask(_KeyPadding(self.is_padding), self.padded_positions[:, :1], self.padded_positions)
+
     def local_mask(self, window_size: int) -> BoundMask:
         """Sliding-window mask, dense: chunks of queries would have a fixed number."""
         return self.bind(window(window_size))

@@ -219,6 +219,17 @@ def test_padding_may_stand_anywhere() -> None:
         assert_close(outputs[name][mask == 1], other_outputs[name][mask == 1])
 
 
+def test_attention_pooling_ignores_padding_wherever_it_stands() -> None:
+    config = random_encoder({}).config.override({"head": "label", "num_labels": 3, "pooling": "attention"})
+    model = Bert(config)
+    initialize_bert(model, 3, std=0.5)
+    ids = torch.tensor([[7, 9, 8, 11, 5], [4, 6, 3, 8, 7]])
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]])
+    with torch.no_grad():
+        logits, other_logits = (PaddedEncoder(model)(rows, mask)["logits"] for rows in (ids, ids * mask))
+    assert torch.equal(logits, other_logits)
+
+
 def test_graphs_name_their_axes_and_hold_no_paths_and_are_repeatable() -> None:
     content = exported_variant(0)
     graph = onnx.load_from_string(content).graph

@@ -321,10 +321,11 @@ def test_models_are_packed_for_the_engine(runs: Mapping[str, Path], tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_default_model_is_exported_to_onnx(runs: Mapping[str, Path], tmp_path: Path, causal: bool) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "attention"])
+def test_every_direction_is_exported_to_onnx(tmp_path: Path, pooling: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    folder = train(tmp_path / "causal", "classify", 3, **{"transformer.causal": True}) if causal else runs["classify"]
+    settings = {"transformer.causal": pooling == "attention", "transformer.pooling": pooling}
+    folder = train(tmp_path / "model", "classify", 3, **settings)
     assert run(["convert", str(folder), str(tmp_path / "onnx"), "--to", "onnx"]) == 0
     session = onnxruntime.InferenceSession(next((tmp_path / "onnx").glob("*.onnx")))
     encoded = SpecialTokens(load_encoder(folder).tokenizer).encode(TEXT)

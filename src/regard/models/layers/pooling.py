@@ -62,10 +62,9 @@ class Pooling(nn.Module):
         if self.kind == "attention":
             key = batch.pad(torch.tanh(self.key(hidden))).unsqueeze(1)
             query = self.query.weight.expand(batch.num_rows, 1, 1, -1)
-            mask = batch.cross_mask(_one_query_per_row(batch))
-            context = attend(
-                query, key, padded.unsqueeze(1), mask=mask, score=DOT, normalize=self.normalize, site=POOLING_SITE
-            )
+            value = padded.unsqueeze(1)
+            mask = batch.pooling_mask()
+            context = attend(query, key, value, mask=mask, score=DOT, normalize=self.normalize, site=POOLING_SITE)
             return context[:, 0, 0]
         is_padding = batch.is_padding.unsqueeze(2)
         if self.kind == "max":
@@ -79,8 +78,3 @@ class Pooling(nn.Module):
         forward, _ = last.chunk(2, dim=1)
         _, backward = hidden[batch.first_indices].chunk(2, dim=1)
         return torch.cat([forward, backward], dim=1)
-
-
-def _one_query_per_row(batch: PackedBatch) -> PackedBatch:
-    """Batch with as many sequences, each of one token."""
-    return PackedBatch(torch.ones_like(batch.lengths).cpu().numpy(), batch.lengths.device)
