@@ -47,7 +47,7 @@ the difference from the best model, with the p-value of a paired test (approxima
 number of models). On bAbI, models are trained from one seed, and the best of {STORY_RESTARTS} restarts by validation
 score is tested.
 """
-AG_NEWS_NOTE = "Only the published test file is used: 6,600 of its articles for training, 1,000 for testing."
+AG_NEWS_NOTE = "Only the published test file is used: 6,600 of its articles are training data, 1,000 test data."
 HELD_OUT_NOTE = "Without the published test file, every tenth training story is held out as test data."
 
 
