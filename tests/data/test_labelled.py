@@ -84,7 +84,7 @@ def test_a_tsv_has_a_header_if_it_is_asked_for_or_names_the_columns(tmp_path: Pa
 
 
 @pytest.mark.parametrize("separator", [",", "\t"])
-@pytest.mark.parametrize("names", [("label", "sentence"), ("mood", "text"), ("label", "text")])
+@pytest.mark.parametrize("names", [("label", "sentence"), ("mood", "text"), ("label", "text"), ("Label", "TEXT")])
 def test_a_column_named_label_or_text_is_that_one_wherever_it_stands(
     tmp_path: Path, names: tuple[str, str], separator: str
 ) -> None:

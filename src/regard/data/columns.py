@@ -1,8 +1,8 @@
 """Rows of selected fields from checked lines: TSV (tabs, no quoting), CSV (RFC 4180) and JSON lines.
 
 Whether the first row of a table names its columns is a setting. Where that is `auto`, the first row of a TSV does if a
-column is requested by name, or if all roles are column names. That of a CSV does in these cases and if any role is a
-column's name; else it does unless its cells look like data. As that is a guess, a note reports it.
+column is requested by name, or if all roles are column names, in upper or lower case. That of a CSV does in these cases
+and if any role is a column's name; else it does unless its cells look like data. As that is a guess, a note reports it.
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ def _detect_header(
     roles = {role for role, _ in columns}
     if not first_cells:
         return format == "csv", rows
-    if roles <= {*first_cells}:
+    first_names = {cell.lower() for cell in first_cells}
+    if roles <= first_names:
         return True, rows
-    names_columns = bool(roles & {*first_cells})
+    names_columns = bool(roles & first_names)
     if names_columns and format == "csv":
         return True, rows
     if format == "tsv" and not names_columns:
@@ -191,32 +192,38 @@ class _ColumnResolver:
         self.location = location
         self.num_cells = len(cells)
         self.header_names = [cell.strip() for cell in cells] if has_header else []
+        self.role_indices = {
+            role: self.header_names.index(name) for role, _ in columns if (name := self._find_role_name(role))
+        }
 
     def resolve(self) -> tuple[int, list[int]]:
         """Number of cells that a row must have, and the indices of those that are selected."""
         if not any(requested for _, requested in self.columns):
-            roles = [role for role, _ in self.columns]
-            if all(role in self.header_names for role in roles):
-                return self.num_cells, [self.header_names.index(role) for role in roles]
             num_columns = len(self.columns)
-            if self.num_cells == num_columns and sum(role in self.header_names for role in roles) == num_columns - 1:
-                return num_columns, self._complete(roles)
+            if len(self.role_indices) == num_columns:
+                return self.num_cells, [*self.role_indices.values()]
+            if self.num_cells == num_columns and len(self.role_indices) == num_columns - 1:
+                return num_columns, self._complete()
             # of a file without header, the check of each row reports the missing cells with their line
             is_too_narrow = self.num_cells < num_columns and not self.has_header
             if self.num_cells == num_columns or is_too_narrow:
                 return num_columns, list(range(num_columns))
         return self.num_cells, [self._find(role, requested) for role, requested in self.columns]
 
-    def _complete(self, roles: Sequence[str]) -> list[int]:
+    def _find_role_name(self, role: str) -> str:
+        """Name of the column that is called like a role, in upper or lower case; empty if there is none."""
+        if role in self.header_names:
+            return role
+        return next((name for name in self.header_names if name.lower() == role), "")
+
+    def _complete(self) -> list[int]:
         """Indices of the columns where the header names all roles but one, which gets the column that is left."""
-        (unnamed_index,) = (index for index, name in enumerate(self.header_names) if name not in roles)
-        return [self.header_names.index(role) if role in self.header_names else unnamed_index for role in roles]
+        (unnamed_index,) = {*range(self.num_cells)} - {*self.role_indices.values()}
+        return [self.role_indices.get(role, unnamed_index) for role, _ in self.columns]
 
     def _find(self, role: str, requested: str) -> int:
         """Index of the column for one role."""
-        column = requested
-        if not column and role in self.header_names:
-            column = role
+        column = requested or self._find_role_name(role)
         if not column:
             raise self._unnamed_column(role)
         if _is_column_name(column):
@@ -232,7 +239,7 @@ class _ColumnResolver:
         return int(column) - 1
 
     def _unnamed_column(self, role: str) -> DataError:
-        what = f"{self.num_cells} columns"
+        what = f"{self.num_cells} column{'s' * (self.num_cells != 1)}"
         if self.has_header:
             names = f": {', '.join(self.header_names)}" if self.header_names else ""
             what += f"{names}, and none is named {role}"
