@@ -5,66 +5,46 @@ All processes are real. The fault is caused inside the process that dies (`fault
 
 from __future__ import annotations
 
-import os
-import subprocess
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from regard.data.synthetic import generate_pairs
 from regard.errors import TrainingError
 from regard.training.heartbeat import FrozenRankError
 from regard.training.launcher import run_ranks
 from tests.scale import HANG_GUARD
+from tests.training.deaths import (
+    DEATHS,
+    INTERRUPTED,
+    LAUNCHER_KILLED,
+    STEPS,
+    WORKERS,
+    find_processes,
+    train,
+    training_command,
+    write_pairs,
+)
 from tests.training.killing import is_finished
 from tests.training.logs import log_without_throughput
-from tests.training.test_distributed import COMMON, have_same_checkpoint
+from tests.training.test_distributed import have_same_checkpoint
 
-FAULTS = Path(__file__).parent / "faults"
-WORKERS = ["--workers", "2", "--training.worker_timeout", "20"]
-STEPS = 20
-DEATHS = {  # fault, part of the message
-    "before joining": (
-        "1 regard.training.distributed Distributed._join 1 exit",
-        "rank 1 ended with code 7: repeat the command to resume from the last checkpoint\nIts last output:\n"
-        "  this worker cannot go on",
-    ),
-    "while preparing": ("1 regard.data.pairs read_pairs 1 kill", "rank 1 was ended by SIGKILL"),
-    "in a step": ("1 regard.training.trainer Trainer.step 13 kill", "rank 1 was ended by SIGKILL"),
-    "in an evaluation": ("0 regard.training.experiments.translation TranslationEvaluator.predict 2 kill", "SIGKILL"),
-    "while saving": ("0 regard.checkpoint.atomic _serialize_manifest 3 kill", "rank 0 was ended by SIGKILL"),
-    "frozen": ("1 regard.training.trainer Trainer.step 13 freeze", "rank 1 has not responded for 20 s"),
-    "frozen rank 0": ("0 regard.training.trainer Trainer.step 13 freeze", "rank 0 has not responded for 20 s"),
-    "out of memory": ("1 regard.training.trainer Trainer.step 13 memory", "rank 1 ran out of memory"),
-}
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "pairs.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in generate_pairs("reverse", 90)), "utf-8")
+    write_pairs(path)
     return path
-
-
-def command(pairs: Path, out: Path) -> list[str]:
-    arguments = ["regard", "train", "translate", str(pairs), "--steps", str(STEPS), "--out", str(out), *COMMON]
-    return [*arguments, "--evaluate-every", "10"]
-
-
-def train(arguments: list[str], fault: str = "") -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(FAULTS), os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "PYTHONPATH": path, "REGARD_FAULT": fault}
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], env=environment, capture_output=True, text=True, timeout=HANG_GUARD
-    )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    process = train([*command(pairs, out), *WORKERS])
+    process = train([*training_command(pairs, out), *WORKERS])
     assert process.returncode == 0, process.stderr
     return out
 
@@ -82,12 +62,13 @@ def test_a_death_ends_the_run_and_the_same_command_resumes(
     pairs: Path, undisturbed: Path, tmp_path: Path, death: str
 ) -> None:
     fault, message = DEATHS[death]
-    arguments = [*command(pairs, tmp_path / "run"), *WORKERS]
+    arguments = [*training_command(pairs, tmp_path / "run"), *WORKERS]
     process = train(arguments, fault)
     assert process.returncode == 1, process.stderr
     assert message in process.stderr
     assert process.stderr.count("regard: ") == 1 and "Traceback" not in process.stderr
     assert not (tmp_path / "run/run.json").exists() or not is_finished(tmp_path / "run")
+    assert find_processes(tmp_path) == []
     resumed = train(arguments)
     assert resumed.returncode == 0, resumed.stderr
     check_same_run(undisturbed, tmp_path / "run")
@@ -95,8 +76,27 @@ def test_a_death_ends_the_run_and_the_same_command_resumes(
 
 @needs_linux
 @pytest.mark.slow
+def test_the_next_start_reports_that_the_launcher_and_all_ranks_were_killed(
+    pairs: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    arguments = [*training_command(pairs, tmp_path / "run"), *WORKERS]
+    process = train(arguments, LAUNCHER_KILLED)
+    assert process.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + HANG_GUARD
+    while find_processes(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert find_processes(tmp_path) == []
+    resumed = train(arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    assert INTERRUPTED in resumed.stderr
+    check_same_run(undisturbed, tmp_path / "run")
+
+
+@needs_linux
+@pytest.mark.slow
 def test_a_death_ends_a_run_that_torchrun_started(pairs: Path, undisturbed: Path, tmp_path: Path) -> None:
-    arguments = ["torch.distributed.run", "--nproc_per_node", "2", "-m", *command(pairs, tmp_path / "run")]
+    torchrun = ["torch.distributed.run", "--nproc_per_node", "2", "-m"]
+    arguments = [*torchrun, *training_command(pairs, tmp_path / "run")]
     process = train(arguments, "1 regard.training.trainer Trainer.step 13 kill")
     assert process.returncode != 0
     assert "regard: another rank ended" in process.stderr or "Signal 9 (SIGKILL)" in process.stderr

@@ -1,7 +1,8 @@
-"""A fault in one process of a real training: Python imports this module first where its folder is on PYTHONPATH.
+"""A fault in ranks of a real training: Python imports this module first where its folder is on PYTHONPATH.
 
-REGARD_FAULT names the rank, the function, which of its calls, and what happens there:
-`1 regard.training.trainer Trainer.step 8 kill`.
+REGARD_FAULT names the ranks, the function, which of its calls, and what happens there:
+`1 regard.training.trainer Trainer.step 8 kill`, or `0,1 …` for both of two ranks. The time of the fault, by the
+monotonic clock of the system, is appended to the file that REGARD_FAULT_TIMES names.
 """
 
 import functools
@@ -10,6 +11,7 @@ import importlib.machinery
 import os
 import signal
 import sys
+import time
 
 
 def cause_exit() -> None:
@@ -32,9 +34,17 @@ def exhaust_memory() -> None:
 FAULTS = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "freeze": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "kill launcher": lambda: os.kill(os.getppid(), signal.SIGKILL),
     "exit": cause_exit,
     "memory": exhaust_memory,
 }
+
+
+def record_time() -> None:
+    path = os.environ.get("REGARD_FAULT_TIMES")
+    if path:
+        with open(path, "a") as file:
+            file.write(f"{time.monotonic()}\n")
 
 
 class FaultyModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -68,12 +78,14 @@ class FaultyModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             nonlocal num_calls
             num_calls += 1
             if num_calls == self.call:
+                record_time()
                 self.fault()
             return original(*arguments, **options)
 
         setattr(owner, self.name, faulty)
 
 
-fault = os.environ.get("REGARD_FAULT", "").split()
-if fault and fault[0] == os.environ.get("RANK"):
-    sys.meta_path.insert(0, FaultyModule(fault[1], fault[2], call=int(fault[3]), fault=fault[4]))
+if os.environ.get("REGARD_FAULT"):
+    ranks, module, function, call, fault = os.environ["REGARD_FAULT"].split(maxsplit=4)
+    if os.environ.get("RANK") in ranks.split(","):
+        sys.meta_path.insert(0, FaultyModule(module, function, call=int(call), fault=fault))
