@@ -78,7 +78,10 @@ def save_bases(root: Path) -> dict[str, Path]:
     bases["run"] = shutil.copytree(folders["classify"], root / "run")
     directory = RunDirectory(bases["run"])
     config = build_run("classify", {"data.train": ["x.csv"]}).to_dict()
-    directory.write_run({"config": config, "data_digests": {"train": "ab"}, "files": {}, "unit": "step"})
+    digests = {"train": "ab"}
+    resolved = {"threads": 1, "throughput": "float32 with 1 thread"}
+    run = {"config": config, "data_digests": digests, "files": {}, "unit": "step", "resolved": resolved}
+    directory.write_run({**run, "environment": {"torch": "2.13.0"}})
     directory.append_log({"step": 3, "loss": 1.5})
     for folder in bases.values():
         for manifest in folder.rglob(atomic.MANIFEST):

@@ -13,6 +13,16 @@ import torch
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.errors import CheckpointError, UsageError
 
+RUN = {
+    "config": {"seed": 3},
+    "data_digests": {"train": "é"},
+    "files": {},
+    "unit": "step",
+    "resolved": {},
+    "environment": {},
+}
+RESULT = {"step": 3, "seconds": 0.5, "metric": "bleu", "metrics": {}}
+
 
 def start_run(path: Path, *steps: int, **options: object) -> RunDirectory:
     """Lock a run directory and save a checkpoint at each step."""
@@ -160,8 +170,8 @@ def test_the_log_is_truncated_to_a_step(tmp_path: Path) -> None:
 def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).lock() as run:
         assert run.read_run() == {}
-        run.write_run({"config": {"seed": 3}, "data_digests": "é"})
-        assert run.read_run() == {"config": {"seed": 3}, "data_digests": "é"}
+        run.write_run(RUN)
+        assert run.read_run() == RUN
         content = (tmp_path / "run.json").read_bytes()
         faults = [(b"{", "not JSON"), (b"[]", "object"), (b"\xff", "not JSON")]
         for old, new in ((b"3", b"7"), (b'"seed"', b'"sead"'), (b"\n }", b"\n}"), (b'"sha256"', b'"sha257"')):
@@ -173,6 +183,21 @@ def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
                 run.read_run()
 
 
+@pytest.mark.parametrize("name", [*RUN, *(f"result.{name}" for name in RESULT)])
+def test_a_part_of_run_json_that_is_missing_or_of_another_type_is_named(name: str, tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for is_missing in (True, False):
+        run = {**RUN, "result": {**RESULT}}
+        parts, key = (run["result"], name.removeprefix("result.")) if "." in name else (run, name)
+        parts[key] = None
+        if is_missing:
+            del parts[key]
+        directory.write_run(run)  # with the digest of its content
+        what = "is missing" if is_missing else "must be a"
+        with pytest.raises(CheckpointError, match=rf"run\.json: {name} {what}.*: restore it, or start anew with"):
+            directory.read_run()
+
+
 @pytest.mark.parametrize(
     ("version", "advice"),
     [({}, "train the run again"), ({"version": 2}, "train the run again"), ({"version": 99}, "newer")],
@@ -180,7 +205,7 @@ def test_run_json_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
 def test_run_json_of_another_version_is_refused_with_advice(
     version: dict[str, int], advice: str, tmp_path: Path
 ) -> None:
-    RunDirectory(tmp_path).write_run({"config": {}})
+    RunDirectory(tmp_path).write_run(RUN)
     assert json.loads((tmp_path / "run.json").read_text())["version"] == 3
     (tmp_path / "run.json").write_text(json.dumps({"config": {}, "chosen": {}, **version}))
     with pytest.raises(CheckpointError, match=rf"run.json: .*version.*this Regard reads version 3: .*{advice}"):

@@ -44,9 +44,13 @@ SMALL = {
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path)
+
+
+def write_data(folder: Path) -> Path:
     rng = random.Random(1)
     rows = [[rng.choice("abcdef") for _ in range(rng.randint(2, 4))] for _ in range(600)]
-    path = tmp_path / "reverse.tsv"
+    path = folder / "reverse.tsv"
     path.write_text("".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in rows), "utf-8")
     return path
 
@@ -213,6 +217,15 @@ def test_a_signal_ends_the_run_after_its_update_with_a_checkpoint(data: Path, tm
     assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "stopped")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[TranslateRun, Path]:
+    """Config and folder of a finished run."""
+    folder = tmp_path_factory.mktemp("finished")
+    settings = config(write_data(folder), **{"training.steps": 1})
+    train_run(settings, folder / "run")
+    return settings, folder / "run"
+
+
 def test_a_finished_run_is_reported_and_different_settings_are_named(data: Path, tmp_path: Path) -> None:
     settings = {"training.steps": 3}
     train_run(config(data, **settings), tmp_path / "run")
@@ -226,6 +239,32 @@ def test_a_finished_run_is_reported_and_different_settings_are_named(data: Path,
     assert train_run(config(data, **settings), tmp_path / "run").reason == "finished before"
     with pytest.raises(ConfigError, match=r"training.seed: 1 there, 2 now"):
         train_run(config(data, **settings, **{"training.seed": 2}), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("resolved.throughput", None, "resolved.throughput is missing"),
+        ("result.verdict", {"status": "good"}, "result: verdict: an object with status, reason, remedy"),
+        ("result.verdict", 7, "result: verdict: an object"),
+        ("result.summary", {"parameters": 1}, "result: summary: an object with architecture, parameters, data is"),
+    ],
+)
+def test_a_part_of_run_json_that_regard_did_not_write_is_named(
+    finished: tuple[TranslateRun, Path], path: str, value: object, message: str
+) -> None:
+    settings, out = finished
+    directory = RunDirectory(out)
+    run = directory.read_run()
+    changed = json.loads(json.dumps(run))
+    part, name = path.split(".")
+    changed[part][name] = value
+    if part == "resolved":
+        del changed["result"], changed[part][name]
+    directory.write_run(changed)  # with the digest of its content
+    with pytest.raises(CheckpointError, match=rf"run\.json: {message}"):
+        train_run(settings, out)
+    directory.write_run(run)
 
 
 def test_an_unfinished_run_of_an_earlier_version_is_rejected(data: Path, tmp_path: Path) -> None:

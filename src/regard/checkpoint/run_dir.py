@@ -32,6 +32,17 @@ _LOCK = "run.lock"
 _RUN = "run.json"
 _MAX_RUN_BYTES = 8 << 20
 _MAX_LOG_BYTES = 1 << 30
+_PARTS = {  # of run.json, from the first step on
+    "config": dict,
+    "data_digests": dict,
+    "files": dict,
+    "unit": str,
+    "resolved": dict,
+    "environment": dict,
+}
+_RESULT_PARTS = {"step": int, "seconds": int | float, "metric": str, "metrics": dict}
+_TYPE_NAMES = {dict: "an object", str: "a text", int: "a whole number", int | float: "a number"}
+_RESTORE = "restore it, or start anew with another --out"
 INPUT_FOLDERS = ("tokenizers", "features")
 _STEP = re.compile(r"step-(\d{1,15})")
 _WEIGHTS = "model.safetensors"
@@ -186,9 +197,13 @@ class RunDirectory:
         run.pop("sha256", None)
         if not _is_intact(path, run):
             raise CheckpointError(
-                f"{path}: damaged or edited: its content differs from the digest in it: restore it, or start anew with "
-                "another --out (with --recipe, an edited copy is read as any recipe)"
+                f"{path}: damaged or edited: its content differs from the digest in it: {_RESTORE} (with --recipe, an "
+                "edited copy is read as any recipe)"
             )
+        _check_parts(path, run, _PARTS)
+        if run.get("result") is not None:
+            _check_parts(path, run, {"result": dict})
+            _check_parts(path, run["result"], _RESULT_PARTS, prefix="result.")
         return run
 
     def digest_inputs(self) -> dict[str, str]:
@@ -200,9 +215,7 @@ class RunDirectory:
         """Raise `CheckpointError` where one of these files is missing or has changed since the run began."""
         for name, digest in digests.items():
             if atomic.digest_file(self.path / name) != digest:
-                raise CheckpointError(
-                    f"{self.path / name}: changed since the run began: restore it, or start anew with another --out"
-                )
+                raise CheckpointError(f"{self.path / name}: changed since the run began: {_RESTORE}")
 
     @property
     def _checkpoints(self) -> Path:
@@ -271,6 +284,15 @@ def _is_intact(path: Path, run: Mapping[str, Any]) -> bool:
         return atomic.read_bytes(path, max_bytes=_MAX_RUN_BYTES) == _serialize_run(run)
     except UnicodeEncodeError:  # half a surrogate pair, which Regard does not write
         return False
+
+
+def _check_parts(path: Path, values: Mapping[str, Any], parts: Mapping[str, Any], *, prefix: str = "") -> None:
+    """Raise `CheckpointError` where a part of `run.json` is missing or of another type."""
+    for name, part_type in parts.items():
+        if name not in values:
+            raise CheckpointError(f"{path}: {prefix}{name} is missing: {_RESTORE}")
+        if not isinstance(values[name], part_type):
+            raise CheckpointError(f"{path}: {prefix}{name} must be {_TYPE_NAMES[part_type]}: {_RESTORE}")
 
 
 def _serialize_run(run: Mapping[str, Any]) -> bytes:

@@ -114,7 +114,7 @@ class FolderInfo:
             lines.append(f"metrics at {step}: {'; '.join(scores)}")
         if self.task.get("metric"):
             lines.append(f"selected by: {METRICS[self.task['metric']].field_name} on validation data")
-        verdict = Verdict.from_dict(self.task.get("verdict"))
+        verdict = Verdict.from_dict(self.task.get("verdict"), where="task.json")
         if verdict and verdict.text:
             lines.append(verdict.text)
         format_details = resolve(TASKS[self.task["task"]].format_metrics) if "task" in self.task else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, Self, TypedDict
 
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
+from regard.errors import CheckpointError
 from regard.training.distributed import Distributed
 from regard.training.listeners import Listener, notify
 from regard.training.verdict import Verdict
@@ -47,6 +48,17 @@ class ModelSummary:
     def to_dict(self) -> ModelSummaryDict:
         """Convert to JSON values."""
         return {"architecture": self.architecture, "parameters": self.parameters, "data": self.data}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None, *, where: str = "") -> Self | None:
+        """Build from the JSON values of a run, read from `where`; None where it has no summary."""
+        if not values:
+            return None
+        if not isinstance(values, Mapping) or values.keys() != ModelSummaryDict.__annotations__.keys():
+            raise CheckpointError(
+                f"{where}: summary: an object with {', '.join(ModelSummaryDict.__annotations__)} is needed"
+            )
+        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from regard.config.runs import RunConfig, read_run
 from regard.config.settings import flatten
 from regard.config.story_run import MEMORY_NETWORK, StoryQARun
 from regard.config.task_runs import FineTunedRun
-from regard.errors import ConfigError, TrainingError, UsageError
+from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED, is_out_of_memory
 from regard.registry import TASKS, resolve
 from regard.tasks.scoring import Scoring
@@ -104,7 +104,7 @@ class RunResult:
         """Build from the values of `to_dict`."""
         folder = Path(fields["folder"])
         verdict = Verdict.from_dict(fields["verdict"])
-        summary = ModelSummary(**fields["summary"]) if fields["summary"] else None
+        summary = ModelSummary.from_dict(fields["summary"])
         return cls(**{**fields, "folder": folder, "verdict": verdict, "summary": summary})
 
 
@@ -210,6 +210,7 @@ def _train_rank_zero(
 
 def _finished_result(out: Path, run_state: dict[str, Any]) -> RunResult:
     result = run_state["result"]
+    where = f"{out / 'run.json'}: result"
     return RunResult(
         out,
         result["step"],
@@ -218,8 +219,8 @@ def _finished_result(out: Path, run_state: dict[str, Any]) -> RunResult:
         metrics=result["metrics"],
         metric=result["metric"],
         unit=run_state.get("unit", "step"),
-        verdict=Verdict.from_dict(result.get("verdict")),
-        summary=ModelSummary(**result["summary"]) if result.get("summary") else None,
+        verdict=Verdict.from_dict(result.get("verdict"), where=where),
+        summary=ModelSummary.from_dict(result.get("summary"), where=where),
     )
 
 
@@ -297,8 +298,14 @@ class _RunExecution:
         self.procedure.prepare()
         if run_state:
             self._check_digests(run_state["data_digests"])
-        is_new = not run_state.get("resolved")
+        is_new = not run_state
         resolved = self._resolve_settings() if is_new else run_state["resolved"]
+        missing = sorted(self.procedure.resolved_names - resolved.keys())
+        if missing:
+            path = context.directory.path / "run.json"
+            raise CheckpointError(
+                f"{path}: resolved.{missing[0]} is missing: restore it, or start anew with another --out"
+            )
         if "threads" in resolved and not context.config.training.threads and context.distributed.world_size == 1:
             torch.set_num_threads(resolved["threads"])
         if is_new:

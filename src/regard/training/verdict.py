@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
+from regard.errors import CheckpointError
 from regard.metric_table import METRICS, Metric
 
 Status = Literal["ok", "needs_more_time", "learned_nothing"]
@@ -137,9 +138,14 @@ class Verdict:
         return replace(self, remedy=self.remedy.replace(self.retry, retry), retry=retry)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | None) -> Verdict | None:
-        """Build from the JSON values of a run or a model; None where it has no verdict."""
-        return cls(**values) if values else None
+    def from_dict(cls, values: Mapping[str, Any] | None, *, where: str = "") -> Verdict | None:
+        """Build from the JSON values of a run or a model, read from `where`; None where it has no verdict."""
+        if not values:
+            return None
+        names = VerdictDict.__annotations__.keys()
+        if not isinstance(values, Mapping) or values.keys() != names or values["status"] not in HEADLINES:
+            raise CheckpointError(f"{where}: verdict: an object with {', '.join(names)} is needed")
+        return cls(**values)
 
 
 def metric_row(name: str) -> Metric:
