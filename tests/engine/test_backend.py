@@ -39,18 +39,18 @@ def test_both_backends_give_the_same_texts_and_scores(folder: Path, settings: di
         assert abs(result.logprob - expected.logprob) < 1e-3
 
 
-def test_auto_is_the_engine_unless_a_trace_is_active(folder: Path) -> None:
+def test_auto_is_the_engine_with_and_without_a_trace_and_torch_for_a_coverage_penalty(folder: Path) -> None:
     pipeline = load_translator(folder)
     (backend,) = pipeline.backends
     assert isinstance(backend, HybridTranslator) and backend.generator() is backend.engine
     translations = pipeline.translate(TEXTS, beam=2, **LIMITS)
-    assert not backend._torch_model.is_built
-    assert backend.generator(with_attention=True) is backend.torch_model()
     with trace("decoder.1.cross") as attention:
         traced = pipeline.translate(TEXTS, beam=2, **LIMITS)
     assert [*map(str, traced)] == [*map(str, translations)] and "decoder.1.cross" in attention
-    assert pipeline.translate(TEXTS[:2], coverage_penalty=0.2, **LIMITS)
     assert translations[0].attention["decoder.1.cross"].weights.shape[0] == 4
+    assert not backend._torch_model.is_built
+    assert pipeline.translate(TEXTS[:2], coverage_penalty=0.2, **LIMITS)
+    assert backend._torch_model.is_built and backend.generator(with_attention=True) is backend.torch_model()
 
 
 def test_portable_kernels_are_timed_against_torch_once_for_a_model_shape(
