@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regard.errors import UsageError
@@ -39,6 +39,7 @@ class Metric:
     signature: Any = None  # () → text: version and settings of what computes it
     # kind of predictions → (Predictions) → ExampleStatistics: what it sums over examples, for intervals and tests
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    is_baseline: bool = False  # of a simple model on the same data: reported, but selects no model
 
     def format_value(self, value: float) -> str:
         """Name and value, for reading."""
@@ -50,8 +51,8 @@ class Metric:
         >>> METRICS["accuracy"].format_difference(-3.21), METRICS["loss"].format_difference(0.123)
         ('−3.2', '0.1230')
         """
-        number = self.format.format(value) if self.format == NATS else f"{value:.1f}"
-        return number.replace("-", "−")
+        difference = self.format.format(value) if self.format == NATS else f"{value:.1f}"
+        return difference.replace("-", "−")
 
     @property
     def unit(self) -> str:
@@ -150,8 +151,9 @@ METRICS = MetricTable(
         "perplexity_backward": _loss(
             "perplexity backward", "backward_perplexity", ("bidirectional tokens",), format=POINTS
         ),
-        "perplexity_unigram": _loss(
-            "perplexity of a unigram model", "unigram_perplexity", ("masked tokens",), format=POINTS
+        "perplexity_unigram": replace(
+            _loss("perplexity of a unigram model", "unigram_perplexity", ("masked tokens",), format=POINTS),
+            is_baseline=True,
         ),
         "accuracy": Metric(
             "accuracy",
@@ -251,13 +253,18 @@ METRICS = MetricTable(
 
 
 def metrics_of(task: str) -> tuple[str, ...]:
-    """Names of the metrics of a task's predictions; of a task that names no kind of predictions, all.
+    """Names that `--metric` takes: metrics of a task's predictions; of a task that names no kind of predictions, all.
 
-    >>> metrics_of("story-qa")
-    ('loss', 'accuracy', 'error')
+    >>> metrics_of("story-qa"), "perplexity_unigram" in metrics_of("masked-lm")
+    (('loss', 'accuracy', 'error'), False)
     """
-    kinds = TASKS[task].metrics.keys()
-    return tuple(name for name, metric in METRICS.items() if not kinds or kinds & metric.functions.keys())
+    return metrics_for(*TASKS[task].metrics)
+
+
+def metrics_for(*kinds: str) -> tuple[str, ...]:
+    """Names that `--metric` takes for predictions of these kinds; without any, all. Those of baselines are left out."""
+    selectable = {name: metric for name, metric in METRICS.items() if not metric.is_baseline}
+    return tuple(name for name, metric in selectable.items() if not kinds or metric.functions.keys() & {*kinds})
 
 
 def default_metrics(task: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from regard.data.squad import SquadExample
-from regard.metric_table import METRICS
+from regard.errors import UsageError
+from regard.metric_table import METRICS, metrics_of
 from regard.registry import TASKS, resolve
 from regard.tasks.predictions import (
     PredictedBothDirections,
@@ -20,7 +21,7 @@ from regard.tasks.predictions import (
     PredictedTranslations,
 )
 from regard.tasks.question_answering import PredictedAnswers
-from regard.tasks.scoring import compute_metric, translation_scores
+from regard.tasks.scoring import Scoring, compute_metric, translation_scores
 
 LABELS = ("a", "b", "c", "d", "e")
 HYPOTHESES = ["the cat sat on a mat", "two dogs ran home", "It rains ."]
@@ -133,6 +134,14 @@ def test_metrics_of_tokens() -> None:
     assert compute_metric("accuracy", masked) == 75
     assert compute_metric("perplexity_unigram", masked) == pytest.approx(13)
     assert compute_metric("next_accuracy", masked) is None
+
+
+def test_a_baseline_is_reported_but_selects_no_model() -> None:
+    assert "perplexity_unigram" in TASKS["masked-lm"].metrics["masked tokens"].reported
+    assert not [name for task in TASKS for name in metrics_of(task) if METRICS[name].is_baseline]
+    for kind in ("", "masked tokens"):
+        with pytest.raises(UsageError, match="perplexity_unigram is that of a baseline.*: choose one of loss, perpl"):
+            Scoring("masked-lm", ("perplexity_unigram",)).check(kind)
 
 
 def test_every_row_has_functions_and_every_default_of_a_task_is_a_row() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.config.settings import AUTO
 from regard.errors import RegardError, UsageError, nearest
-from regard.metric_table import METRICS, metrics_of
+from regard.metric_table import METRICS, metrics_for, metrics_of
 from regard.registry import TASKS, TaskMetrics, resolve
 from regard.tasks.predictions import PredictedTranslations, Predictions
 
@@ -37,12 +37,14 @@ class Scoring:
     # ---- names
 
     def check(self, kind: str = "") -> None:
-        """Refuse a requested metric that is unknown, or not for the task or the kind of predictions."""
-        known = [name for name in METRICS if kind in METRICS[name].functions] if kind else metrics_of(self.task)
+        """Refuse a requested metric that is unknown, a baseline's, or not for the task or the kind of predictions."""
+        known = metrics_for(kind) if kind else metrics_of(self.task)
         choice = f"choose one of {', '.join(known)}"
         for name in self.requested:
             if name not in METRICS:
                 raise UsageError(f"unknown metric {name!r}{nearest(name, known)}: {choice}")
+            if METRICS[name].is_baseline:
+                raise UsageError(f"the metric {name} is that of a baseline, the same for all models: {choice}")
             if name not in known:
                 owner = f"predictions that are {kind}" if kind else self.task
                 raise UsageError(f"the metric {name} is not for {owner}: {choice}")
