@@ -216,7 +216,7 @@ def test_every_pipeline_runs_requests() -> None:
 
 def test_the_steps_of_a_translation_add_up_to_its_logprob_and_follow_the_beam() -> None:
     translation = build_translator()(TEXT)
-    record = translation.record(top_k=3)
+    record = translation.record(candidates=3)
     assert [len(step.top) for step in record.steps] == [3] * len(record.steps)
     assert translation.steps[0].top(2) == list(translation.steps[0].top[:2])
     logprobs = np.log([step.probability for step in record.steps])

@@ -38,7 +38,8 @@ RENAMED: dict[str, dict[str, str]] = {
     "see": {
         "--keep": "--store",
         "--inside": "--store-qkv",
-        "--top": "--top-k",
+        "--top": "--candidates",
+        "--top-k": "--candidates",
         "--no-beams": "--no-beam-tree",
         "--most": "--max-new-tokens",
         "--pieces": "--subwords",

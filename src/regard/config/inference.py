@@ -114,7 +114,7 @@ class RecordConfig(Config):
         "alignment head of a translation model, otherwise head 0 of the last layer.",
         metavar="HEAD,…|best",
     )
-    top_k: int = knob(10, "Candidates stored per decoding step.", low=0, high=1000)
+    candidates: int = knob(10, "Most likely tokens or tags stored for each step.", low=0, high=1000)
     beam_tree: bool = knob(
         True,
         "Store the tree of the beam search, which needs a second search.",

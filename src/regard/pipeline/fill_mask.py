@@ -228,7 +228,7 @@ class FillMaskPipeline(PicklablePipeline):
         def build_steps(logits: NDArray[np.float32]) -> dict[str, Any]:
             mask_logits = logits[row.positions].astype(np.float64)
             logprobs = mask_logits - np.logaddexp.reduce(mask_logits, axis=1, keepdims=True)
-            steps = decoding_steps(logprobs, best_ids, self.tokenizer.subwords, config.top_k)
+            steps = decoding_steps(logprobs, best_ids, self.tokenizer.subwords, config.candidates)
             target = RecordText.from_labels(filled.best_text, [step.token for step in steps])
             return {"texts": {"target": target}, "steps": steps}
 

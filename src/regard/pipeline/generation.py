@@ -282,7 +282,7 @@ class GenerationPipeline(PicklablePipeline):
             texts,
             collect_attention([captured.trace], AXES),
             task=TASK,
-            steps=decoding_steps(logprobs, target_ids, subwords, config.top_k),
+            steps=decoding_steps(logprobs, target_ids, subwords, config.candidates),
             positions=position_encodings(model, len(source_ids)),
             qkv=collect_qkv(captured),
             omissions=omissions,

@@ -243,7 +243,7 @@ class TokenClassificationPipeline(PicklablePipeline):
         """Record a tagged text; each word is a step whose token is its tag."""
         texts = {"target": RecordText.from_labels(" ".join(tagged.tags), tagged.tags)}
         tag_ids = [self.tags.index(tag) for tag in tagged.tags]
-        steps = decoding_steps(logprobs, tag_ids, lambda ids: [self.tags[tag_id] for tag_id in ids], config.top_k)
+        steps = decoding_steps(logprobs, tag_ids, lambda ids: [self.tags[tag_id] for tag_id in ids], config.candidates)
         return self.tagger.record(tagged.text, config, texts, steps)
 
     def tag(self, texts: Sequence[str], *, is_pretokenized: bool = False) -> list[TaggedText]:

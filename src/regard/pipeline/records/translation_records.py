@@ -205,7 +205,7 @@ class TranslationRecorder:
             mean_logprobs(logprobs) if len(logprobs) > 1 else logprobs[0],
             target_ids,
             self.target.subwords,
-            config.top_k,
+            config.candidates,
             tree if has_tree else None,
         )
         return _SentenceCapture(captured_models, steps, has_tree=has_tree)
