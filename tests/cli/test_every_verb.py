@@ -97,7 +97,7 @@ USING = [
     "data make brackets --count 3 --out brackets.txt",
     "doctor --quick",
     "bench encoder --quick --rounds 1 --count 2 --threads 1",
-    "cost --lengths 3 --threads 1 --hidden 8 --layers 1 --tokens 5 --rounds 1 --out cost.html",
+    "cost --lengths 3 --threads 1 --hidden-size 8 --num-layers 1 --batch-tokens 5 --rounds 1 --out cost.html",
     "demo --seconds 1 --out demo",
 ]  # fmt: skip
 

@@ -169,7 +169,7 @@ def test_the_report_shows_medians_ranges_and_charts(report: CostReport) -> None:
 
 def test_wrong_requests_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        (["--architectures", "transfomer"], "did you mean transformer"),
+        (["--arch", "transfomer"], "did you mean transformer"),
         (["--lengths", "16,x"], "--lengths takes numbers separated by commas"),
         (["--lengths", "16,0"], "lengths (16, 0) must be at least 1"),
         (["--lengths", "16,16"], "named twice"),
@@ -183,7 +183,7 @@ def test_wrong_requests_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_prints_what_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = "--lengths 3 --threads 1 --hidden 8 --layers 1 --vocabulary 23 --tokens 5 --rounds 1"
+    sizes = "--lengths 3 --threads 1 --hidden-size 8 --num-layers 1 --vocab-size 23 --batch-tokens 5 --rounds 1"
     assert cli.run(["cost", *sizes.split(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [point["architecture"] for point in printed["points"]] == ["rnn", "transformer"]

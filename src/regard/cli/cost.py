@@ -16,7 +16,7 @@ while a sentence is generated: an RNN's has one size, a Transformer's key-value 
 
 \b
   regard cost --out cost.html
-  regard cost --architectures rnn,gru:none,transformer --lengths 16,64,256 --threads 1,2 --rounds 3
+  regard cost --arch rnn,gru:none,transformer --lengths 16,64,256 --threads 1,2 --rounds 3
 """
 
 
@@ -24,7 +24,7 @@ while a sentence is generated: an RNN's has one size, a Transformer's key-value 
     HELP,
     [
         Option(
-            ["--architectures"],
+            ["--arch", "architectures"],
             metavar="LIST",
             default="rnn,transformer",
             help="Architectures: transformer, rnn (lstm:none), or CELL:ATTENTION, as in lstm:additive or gru:dot. "
@@ -42,11 +42,11 @@ while a sentence is generated: an RNN's has one size, a Transformer's key-value 
             default="auto",
             help="Thread counts, as in 1,2,4; auto: one, and all cores. [default: auto]",
         ),
-        Option(["--hidden"], type=click.IntRange(2), default=128, help="Hidden size. [default: 128]"),
-        Option(["--layers"], type=click.IntRange(1), default=2, help="Layers of encoder and decoder. [default: 2]"),
-        Option(["--vocabulary"], type=click.IntRange(8), default=1000, help="Vocabulary size. [default: 1000]"),
+        Option(["--hidden-size"], type=click.IntRange(2), default=128, help="Hidden size. [default: 128]"),
+        Option(["--num-layers"], type=click.IntRange(1), default=2, help="Layers of encoder and decoder. [default: 2]"),
+        Option(["--vocab-size"], type=click.IntRange(8), default=1000, help="Vocabulary size. [default: 1000]"),
         Option(
-            ["--tokens"],
+            ["--batch-tokens"],
             type=click.IntRange(1),
             default=2048,
             help="Target tokens of an update; at least one sentence. [default: 2048]",
@@ -61,10 +61,10 @@ def cost(
     architectures: str,
     lengths: str,
     threads: str,
-    hidden: int,
-    layers: int,
-    vocabulary: int,
-    tokens: int,
+    hidden_size: int,
+    num_layers: int,
+    vocab_size: int,
+    batch_tokens: int,
     rounds: int,
     out: str | None,
     as_json: bool,
@@ -77,10 +77,10 @@ def cost(
         architectures=tuple(split_list(architectures)),
         lengths=tuple(parse_numbers("--lengths", lengths)),
         threads=tuple(parse_numbers("--threads", threads)),
-        hidden_size=hidden,
-        num_layers=layers,
-        vocab_size=vocabulary,
-        tokens=tokens,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        vocab_size=vocab_size,
+        tokens=batch_tokens,
         rounds=rounds,
     )
     report = measure_cost(settings, log=note)

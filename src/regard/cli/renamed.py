@@ -33,6 +33,13 @@ RENAMED: dict[str, dict[str, str]] = {
     "tag": {"--columns": "--conll", "--words": "--pretokenized"},
     "similar": {"--among": "--corpus"},
     "compare": {"--on": "--test", "--sentence": "--example", "--seed": "--seeds"},
+    "cost": {
+        "--architectures": "--arch",
+        "--hidden": "--hidden-size",
+        "--layers": "--num-layers",
+        "--vocabulary": "--vocab-size",
+        "--tokens": "--batch-tokens",
+    },
     "evaluate": {"--errors": "--page"},
     "data join": {"--most": "--max-pairs"},
     "see": {
