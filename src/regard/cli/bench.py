@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
+from regard.cli.lists import parse_numbers, split_list
 from regard.cli.options import Option, verb
 from regard.cli.output import align_columns, note, print_result
-from regard.config.settings import AUTO
 from regard.errors import UsageError
 
 HELP = """Measure throughput and latency of MODEL on this machine, by backend, precision and number of threads.
@@ -89,22 +87,3 @@ def bench(
     rounds_noun = "round" if report.rounds == 1 else "rounds"
     summary = f"{report.texts} texts, median and range of {report.rounds} {rounds_noun}; milliseconds of single texts"
     print_result(report.to_dict(), [*align_columns(report.table()), "", summary, *skipped], as_json)
-
-
-def split_list(text: str) -> list[str]:
-    """Split a list at commas.
-
-    >>> split_list("rnn, transformer")
-    ['rnn', 'transformer']
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def parse_numbers(option: str, text: str) -> Sequence[int]:
-    """Parse numbers separated by commas; of auto, there are none."""
-    if text == AUTO:
-        return []
-    try:
-        return [int(number) for number in split_list(text)]
-    except ValueError:
-        raise UsageError(f"{option} takes numbers separated by commas, not {text!r}") from None

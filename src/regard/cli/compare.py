@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from regard.cli.lists import split_list
 from regard.cli.model_options import READ_OPTIONS
 from regard.cli.options import (
     FILES_METAVAR,
@@ -70,7 +71,7 @@ def _max_values(arguments: Sequence[str]) -> int:
 
 def _parse_seeds(context: click.Context, option: click.Parameter, value: str) -> tuple[int, ...]:
     """Seeds from their list."""
-    texts = [text.strip() for text in value.split(",") if text.strip()]
+    texts = split_list(value)
     if not texts or not all(text.isdecimal() for text in texts):
         raise click.BadParameter(f"{value!r}: must be whole numbers from 0, separated by commas: 1,2,3")
     return tuple(map(int, texts))
@@ -179,13 +180,8 @@ def compare(
         _check_reading(task, reading)
         plan = TrainingPlan(
             task,
-            parse_candidates([entry.strip() for entry in arch.split(",") if entry.strip()], task, settings),
-            {
-                "data.train": list(inputs),
-                **({"data.valid": list(valid)} if valid else {}),
-                **{f"data.read.{path}": setting for path, setting in reading.items()},
-                "training.threads": threads,
-            },
+            parse_candidates(split_list(arch), task, settings),
+            _shared_settings(inputs, valid, reading, threads),
             seeds=seeds,
             minutes=minutes,
             preset=preset or "",
@@ -193,9 +189,7 @@ def compare(
         with progress_listener(as_json) as listener:
             report = compare_architectures(plan, test_files, Path(out), options, listeners=[listener], notify=note)
     else:
-        for flag in TRAINING_FLAGS:
-            if is_on_command_line(context, flag):
-                raise UsageError(f"{flag} is for training: name architectures with --arch, or leave it out")
+        _reject_training_options(context)
         _check_reading(finished_task(inputs, task or ""), reading)
         report = compare_runs(inputs, test_files, ReadConfig().override(reading), options, notify=note)
     files = write_report(report, Path(out))
@@ -208,7 +202,25 @@ def compare(
     print_result(report.to_dict(), lines, as_json)
 
 
-def _check_reading(task: str, reading: dict[str, object]) -> None:
+def _shared_settings(
+    train: Sequence[str], valid: Sequence[str], reading: Mapping[str, object], threads: int
+) -> dict[str, object]:
+    """Settings that all runs share: the data, how files are read, and the number of threads."""
+    settings: dict[str, object] = {"data.train": list(train)}
+    if valid:
+        settings["data.valid"] = list(valid)
+    settings |= {f"data.read.{path}": setting for path, setting in reading.items()}
+    return {**settings, "training.threads": threads}
+
+
+def _reject_training_options(context: click.Context) -> None:
+    """Refuse options of training where finished runs are compared."""
+    for flag in TRAINING_FLAGS:
+        if is_on_command_line(context, flag):
+            raise UsageError(f"{flag} is for training: name architectures with --arch, or leave it out")
+
+
+def _check_reading(task: str, reading: Mapping[str, object]) -> None:
     """Refuse a setting of reading that means nothing to the task."""
     config = run_config_class(task)
     known = {knob.path for knob in config.knobs()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from regard.cli.bench import parse_numbers, split_list
+from regard.cli.lists import parse_numbers, split_list
 from regard.cli.options import Option, verb
 from regard.cli.output import check_report_name, note, print_report
 

@@ -9,6 +9,7 @@ from typing import TypedDict
 import click
 
 from regard.cli.data_output import OUT, write_pairs
+from regard.cli.lists import split_list
 from regard.cli.options import Option, verb
 from regard.cli.output import print_result, write_lines
 from regard.errors import UsageError, nearest
@@ -114,7 +115,7 @@ def make(
         count=count,
         seed=seed,
         split=split,
-        languages=tuple(code.strip() for code in languages.split(",") if code.strip()),
+        languages=tuple(split_list(languages)),
         lengths=_parse_range("--lengths", lengths),
         distances=_parse_range("--distance", distance),
         alignment=alignment,
