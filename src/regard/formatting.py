@@ -1,4 +1,4 @@
-"""Durations, byte counts and lists of names as text for people; numbers that JSON can hold."""
+"""Durations, counts and lists of names as text for people; numbers that JSON can hold."""
 
 from __future__ import annotations
 
@@ -34,10 +34,19 @@ def format_bytes(num_bytes: float) -> str:
     return f"{num_bytes:.4g} GB"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format a number of things; the plural of the noun ends in s.
+
+    >>> format_count(1, "seed"), format_count(0, "seed"), format_count(1500, "sentence pair")
+    ('1 seed', '0 seeds', '1,500 sentence pairs')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_names(names: Sequence[str], max_names: int = 20) -> str:
-    """Join names by commas; beyond `max_names`, give the number of the rest."""
-    rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
-    return ", ".join(names[:max_names]) + rest
+    """Join names by commas; beyond `max_names`, give the number of the others."""
+    others = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + others
 
 
 def finite_values(value: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from regard.cli import run
 from regard.engine.library import unavailable_reason
 from regard.errors import UsageError
-from regard.report.bench import Effort, Setup, SetupResult, benchmark_model, list_setups, synthetic_texts
+from regard.report.bench import BenchmarkSetup, Effort, SetupResult, benchmark_model, list_setups, synthetic_texts
 from tests.checkpoint.test_every_family import FAMILIES, save_memory_model
 
 TINY = Effort(texts=3, single_texts=2, rounds=2)
@@ -25,7 +25,10 @@ def test_every_family_is_measured_in_torch(family: str, tmp_path: Path) -> None:
     report = benchmark_model(
         tmp_path / "model", backends=["torch"], precisions=["float32"], threads=[1, 2], effort=TINY
     )
-    assert [result.setup for result in report.results] == [Setup("torch", "float32", 1), Setup("torch", "float32", 2)]
+    assert [result.setup for result in report.results] == [
+        BenchmarkSetup("torch", "float32", 1),
+        BenchmarkSetup("torch", "float32", 2),
+    ]
     assert report.unit == ("tokens/s" if family in GENERATIVE else "texts/s")
     assert report.skipped == ()
     for result in report.results:
@@ -74,7 +77,7 @@ def test_texts_of_a_file_are_measured_and_shown_in_a_table(tmp_path: Path, capsy
 
 
 def test_figures_are_medians_ranges_and_percentiles() -> None:
-    setup = Setup("engine", "int8", 2)
+    setup = BenchmarkSetup("engine", "int8", 2)
     result = SetupResult(setup, throughputs=(10.0, 40.0, 20.0), latencies=tuple(float(ms) for ms in range(101)))
     assert result.to_dict() == {
         "backend": "engine",

@@ -354,7 +354,7 @@ class BoundMask:
         """The mask restricted to these heads."""
         if self.mask.num_heads == 1:
             return self
-        return _HeadSelection(self.mask, self.query, self.key, heads)
+        return _SelectedHeadsMask(self.mask, self.query, self.key, heads)
 
     def block_layout(self, size: int) -> Tensor:
         """Which blocks of queries attend to which blocks of keys, [B|1, ⌈Q/size⌉, ⌈K/size⌉]."""
@@ -368,7 +368,7 @@ class BoundMask:
         return str(self.mask)
 
 
-class _HeadSelection(BoundMask):
+class _SelectedHeadsMask(BoundMask):
     """Some heads of a mask that differs by head."""
 
     def __init__(self, mask: Mask, query: Tensor, key: Tensor, heads: list[int]) -> None:
@@ -382,4 +382,4 @@ class _HeadSelection(BoundMask):
 
     def select_queries(self, rows: slice | Tensor) -> BoundMask:
         """The mask restricted to these queries."""
-        return _HeadSelection(self.mask, self.query[:, rows], self.key, self.heads)
+        return _SelectedHeadsMask(self.mask, self.query[:, rows], self.key, self.heads)

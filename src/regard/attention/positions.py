@@ -241,13 +241,13 @@ class Rotary(Positions):
         cosine = angles.cos().to(heads.dtype)
         sine = angles.sin().to(heads.dtype)
         if self.interleaved:
-            left = heads[..., 0::2]
-            right = heads[..., 1::2]
-            rotated = [left * cosine - right * sine, right * cosine + left * sine]
+            first = heads[..., 0::2]
+            second = heads[..., 1::2]
+            rotated = [first * cosine - second * sine, second * cosine + first * sine]
             return torch.stack(rotated, dim=-1).flatten(-2)
-        left = heads[..., :half]
-        right = heads[..., half:]
-        return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
+        first = heads[..., :half]
+        second = heads[..., half:]
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
     def _angles(self, positions: Tensor, half: int) -> Tensor:
         """Angle of each pair at each position, [B|1, T, d/2]."""

@@ -19,7 +19,7 @@ from regard.hardware import cache_folder
 
 MAX_MERGED = 4  # merged models that are kept besides those in use
 _LOCK = ".lock"
-_held: dict[Path, int] = {}  # lock file of each model that this process uses → its open descriptor
+_descriptors: dict[Path, int] = {}  # lock file of each model that this process uses → its open descriptor
 
 
 def use_merged(key: str, write: Callable[[Path], None]) -> Path:
@@ -37,10 +37,10 @@ def use_merged(key: str, write: Callable[[Path], None]) -> Path:
 
 def _lock_for_use(lock: Path) -> None:
     """Lock a model, shared with other processes, until this process ends; its time is that of the last use."""
-    if lock not in _held or not lock.exists():
+    if lock not in _descriptors or not lock.exists():
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        _held[lock] = descriptor
+        _descriptors[lock] = descriptor
     os.utime(lock)
 
 
@@ -48,7 +48,7 @@ def _delete_unused(cache: Path) -> None:
     """Delete the models that were used longest ago, except those in use."""
     locks = sorted(cache.glob("*.lock"), key=lambda lock: lock.stat().st_mtime_ns, reverse=True)
     for lock in [lock for lock in locks if lock.name != _LOCK][MAX_MERGED:]:
-        if lock in _held:
+        if lock in _descriptors:
             continue
         with open(lock, "rb") as opened:
             try:

@@ -363,8 +363,8 @@ class AdapterMerger:
     def _match_prefixes(self, module: str) -> tuple[str, str]:
         """Prefixes to add to the names of base and adapter, so that they agree; at most one is not empty."""
         name = f"{module}.weight"
-        prefix, _, rest = name.partition(".")
-        if name not in self.base and rest in self.base:
+        prefix, _, suffix = name.partition(".")
+        if name not in self.base and suffix in self.base:
             return f"{prefix}.", ""
         for base_name in self.base:
             base_prefix = base_name.removesuffix(name)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from regard.checkpoint.disk import DISK, Disk, check_free_space, translate_os_errors
+from regard.checkpoint.json_parser import parse_json
 from regard.errors import CheckpointError
 from regard.formatting import format_bytes
 
@@ -33,7 +34,6 @@ _TEMPORARY = ".tmp-"
 _REPLACED = ".old-"
 _MAX_JSON_BYTES = 8 << 20
 _BYTES_PER_VALUE = 16  # of a JSON file's limit
-_MAX_NESTING = 64  # of objects and lists in a JSON file
 
 
 class Sink(Protocol):
@@ -261,43 +261,12 @@ def read_json(path: Path, *, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any]
 
 
 def read_json_value(path: Path, *, max_bytes: int = _MAX_JSON_BYTES) -> object:
-    """Read a JSON file, or raise `CheckpointError` with its name.
-
-    A field that occurs twice in an object is an error, and so are more than `_MAX_NESTING` levels. As each value takes
-    far more memory than its text, there is a limit to their number, too.
-    """
+    """Read a JSON file, or raise `CheckpointError` with its name; see `parse_json` for what is refused."""
     data = read_bytes(path, max_bytes=max_bytes)
-    max_values = max_bytes // _BYTES_PER_VALUE
-    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > max_values:
-        raise CheckpointError(f"{path}: more than {max_values} values, which no such file needs")
     try:
-        values: object = json.loads(data, object_pairs_hook=_object_without_duplicates)
-        is_too_deep = _is_deeper(values, _MAX_NESTING)
-    except RecursionError:
-        is_too_deep = True
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON: {error}") from None
-    if is_too_deep:
-        raise CheckpointError(f"{path}: nested more deeply than {_MAX_NESTING} levels")
-    return values
-
-
-def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object; which of two values of a field is meant, nobody knows."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {duplicate!r:.60} occurs twice in one object")
-    return fields
-
-
-def _is_deeper(values: object, levels: int) -> bool:
-    """Whether JSON values are nested more deeply than this."""
-    if not isinstance(values, dict | list) or not values:
-        return False
-    children = values.values() if isinstance(values, dict) else values
-    return levels == 0 or any(_is_deeper(child, levels - 1) for child in children)
+        return parse_json(data, max_values=max_bytes // _BYTES_PER_VALUE)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def check_version(path: Path, version: object, supported: int, *, advice: str) -> None:

@@ -71,9 +71,9 @@ def describe_features(features: Mapping[str, Any]) -> str:
     family = features.get("family", "elmo")
     if len(layer_weights) > 1:
         mix = ", ".join(f"{layer}: {weight:.2f}" for layer, weight in zip(layers, layer_weights, strict=True))
-        chosen = f"layer weights {mix}"
+        selection = f"layer weights {mix}"
+    elif len(layers) > 1:
+        selection = f"layers {', '.join(map(str, layers))} concatenated"
     else:
-        plural = "s" if len(layers) > 1 else ""
-        suffix = " concatenated" if len(layers) > 1 else ""
-        chosen = f"layer{plural} {', '.join(map(str, layers))}{suffix}"
-    return f"frozen {family}, {chosen}, scale {features['scale']:.3g}"
+        selection = f"layer {layers[0]}"
+    return f"frozen {family}, {selection}, scale {features['scale']:.3g}"

@@ -28,7 +28,7 @@ _CLONE_NEWNET = 0x40000000
 
 def convert_pickled_weights(folder: Path, target: Path) -> None:
     """Write the pickled weights of a folder as a safetensors file into another folder."""
-    if tuple(int(number) for number in torch.__version__.split(".")[:2]) < _MIN_TORCH:
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _MIN_TORCH:
         needed = ".".join(map(str, _MIN_TORCH))
         raise CheckpointError(f"{folder}: pickled weights are only opened with torch {needed} or later: upgrade torch")
     sources = _find_pickles(folder)

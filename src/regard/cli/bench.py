@@ -8,6 +8,7 @@ from regard.cli.lists import parse_numbers, split_list
 from regard.cli.options import Option, verb
 from regard.cli.output import align_columns, note, print_result
 from regard.errors import UsageError
+from regard.formatting import format_count
 
 HELP = """Measure throughput and latency of MODEL on this machine, by backend, precision and number of threads.
 
@@ -84,6 +85,6 @@ def bench(
         log=note,
     )
     skipped = [f"skipped: {reason}" for reason in report.skipped]
-    rounds_noun = "round" if report.rounds == 1 else "rounds"
-    summary = f"{report.texts} texts, median and range of {report.rounds} {rounds_noun}; milliseconds of single texts"
+    counts = f"{format_count(report.texts, 'text')}, median and range of {format_count(report.rounds, 'round')}"
+    summary = f"{counts}; milliseconds of single texts"
     print_result(report.to_dict(), [*align_columns(report.table()), "", summary, *skipped], as_json)

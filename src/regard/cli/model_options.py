@@ -140,7 +140,7 @@ COLUMN_FLAGS = ("--text", "--label", "--pair", "--label-separator", *TABLE_FLAGS
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class EvaluationCommand:
     """Evaluation of one task: what computes and prints the metrics, and the flags of `regard evaluate` that apply."""
 
     function: Evaluate
@@ -152,9 +152,9 @@ class Evaluator:
         self.function(test)
 
 
-def evaluator(*flags: str, output: Any = None) -> Callable[[Evaluate], Evaluator]:
+def evaluator(*flags: str, output: Any = None) -> Callable[[Evaluate], EvaluationCommand]:
     """Decorator of an evaluation, with the flags that apply to it and the type of its JSON output without metrics."""
-    return lambda function: Evaluator(function, flags, output)
+    return lambda function: EvaluationCommand(function, flags, output)
 
 
 WINDOW = 512  # texts that are sorted by length and processed together; progress is reported after each window

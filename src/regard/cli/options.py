@@ -28,10 +28,10 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         """Convert the text of an option."""
-        number = super().convert(value, parameter, context)
-        if not math.isfinite(number):
+        converted = super().convert(value, parameter, context)
+        if not math.isfinite(converted):
             self.fail(f"{value!r} is not a finite number", parameter, context)
-        return number
+        return converted
 
 
 class AutoNumber(click.ParamType[float]):
@@ -43,20 +43,20 @@ class AutoNumber(click.ParamType[float]):
 
     name = "number"
 
-    def __init__(self, numbers: click.IntRange | click.FloatRange) -> None:
-        self.numbers = numbers
+    def __init__(self, number_range: click.IntRange | click.FloatRange) -> None:
+        self.number_range = number_range
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         """Convert the text of an option."""
         if value == AUTO:
             return 0
         try:
-            return self.numbers.convert(value, parameter, context)
+            return self.number_range.convert(value, parameter, context)
         except click.BadParameter:
-            noun = "whole number" if isinstance(self.numbers, click.IntRange) else "number"
-            low = "above" if self.numbers.min_open else "from"
-            high = "" if self.numbers.max is None else f" to {self.numbers.max:g}"
-            allowed = f"{AUTO}, or a {noun} {low} {self.numbers.min:g}{high}"
+            noun = "whole number" if isinstance(self.number_range, click.IntRange) else "number"
+            low = "above" if self.number_range.min_open else "from"
+            high = "" if self.number_range.max is None else f" to {self.number_range.max:g}"
+            allowed = f"{AUTO}, or a {noun} {low} {self.number_range.min:g}{high}"
             self.fail(f"{value!r}: must be {allowed}", parameter, context)
 
 
@@ -94,7 +94,7 @@ class KnobOption(Option):
 def _type_metavar(kind: click.ParamType[Any]) -> str:
     """What stands for a value of a type in the help."""
     if isinstance(kind, AutoNumber):
-        return f"{_type_metavar(kind.numbers)}|{AUTO}"
+        return f"{_type_metavar(kind.number_range)}|{AUTO}"
     if isinstance(kind, click.Choice):
         return "|".join(kind.choices)
     return {"integer range": "N", "float range": "X", "float": "X", "boolean": "true|false"}.get(kind.name, "TEXT")

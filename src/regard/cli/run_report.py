@@ -123,7 +123,7 @@ def retry_command(arguments: Sequence[str], retry: str, out: str) -> str:
     """
     option, _ = retry.split()
     dotted = f"--training.{option.removeprefix('--').replace('-', '_')}"
-    kept = []
+    retained = []
     pending = iter(arguments)
     for argument in pending:
         flag, equals, _ = argument.partition("=")
@@ -131,17 +131,17 @@ def retry_command(arguments: Sequence[str], retry: str, out: str) -> str:
             if not equals:
                 next(pending, None)
         elif flag != "--json":
-            kept.append(argument)
-    return f"{own_command()} {shlex.join(kept)} {retry} --out {shlex.quote(unused_folder(out))}"
+            retained.append(argument)
+    return f"{own_command()} {shlex.join(retained)} {retry} --out {shlex.quote(unused_folder(out))}"
 
 
 def unused_folder(out: str) -> str:
     """A folder that does not exist yet: the name with a number."""
-    number = 2
+    suffix = 2
     folder = Path(out)
     while folder.exists():
-        folder = Path(f"{out.rstrip('/')}-{number}")
-        number += 1
+        folder = Path(f"{out.rstrip('/')}-{suffix}")
+        suffix += 1
     return str(folder)
 
 

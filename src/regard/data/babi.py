@@ -276,12 +276,12 @@ def _strip_line_number(line: Line, expected: int) -> str:
         raise _BabiFault(line.fault)
     if not line.text.strip():
         raise _fault(line, "blank line", "the line is blank", "remove it")
-    number, _, text = line.text.strip(" ").partition(" ")
-    if not _is_integer(number):
-        what = f"the line begins with {number[:20]!r}, not with its number"
+    digits, _, text = line.text.strip(" ").partition(" ")
+    if not _is_integer(digits):
+        what = f"the line begins with {digits[:20]!r}, not with its number"
         raise _fault(line, "no number", what, "write “1 Mary went home.”")
-    if int(number[:_MAX_DIGITS]) != expected:
-        what = f"the line has the number {number[:_MAX_DIGITS]} where the story has {expected}"
+    if int(digits[:_MAX_DIGITS]) != expected:
+        what = f"the line has the number {digits[:_MAX_DIGITS]} where the story has {expected}"
         raise _fault(line, "wrong number", what, "number the lines of a story 1, 2, 3, …")
     return text
 
@@ -316,12 +316,12 @@ def _parse_question(
     if not sentence_indices:
         raise _fault(line, "no sentence", "the question precedes all sentences", "put a sentence before it")
     support = []
-    for number in supporting_lines:
-        is_number = _is_integer(number) and len(number) <= _MAX_DIGITS
-        if not is_number or int(number) not in sentence_indices:
-            what = f"the supporting line {number[:20]!r} is no sentence before line {line_number} of its story"
+    for entry in supporting_lines:
+        is_number = _is_integer(entry) and len(entry) <= _MAX_DIGITS
+        if not is_number or int(entry) not in sentence_indices:
+            what = f"the supporting line {entry[:20]!r} is no sentence before line {line_number} of its story"
             raise _fault(line, "wrong support", what, "use the numbers of sentences before the question")
-        support.append(sentence_indices[int(number)])
+        support.append(sentence_indices[int(entry)])
     return question, normalize_answer(answer), tuple(support)
 
 

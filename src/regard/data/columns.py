@@ -17,6 +17,7 @@ from typing import NamedTuple
 from regard.config.data import ReadConfig
 from regard.data.lines import Fault, Line, find_control_characters
 from regard.errors import ConfigError, DataError, nearest
+from regard.formatting import format_count
 
 MAX_QUOTED_BYTES = 64 * 1024  # beyond this many bytes a quote of a CSV field counts as unclosed …
 MAX_QUOTED_LINES = 50  # … or lines
@@ -178,8 +179,7 @@ def _select_columns(
 
 def _column_count_fault(row: RawRow, num_columns: int, separator: str) -> Fault:
     separators = {"\t": "tabs", ",": "commas"}.get(separator, f"{separator!r}")
-    plural = "s" * (len(row.cells) != 1)
-    what = f"{len(row.cells)} column{plural} where {num_columns} are expected (separated by {separators})"
+    what = f"{format_count(len(row.cells), 'column')} where {num_columns} are expected (separated by {separators})"
     return Fault(row.line, 0, kind="wrong number of columns", what=what, advice="correct the row")
 
 

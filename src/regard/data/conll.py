@@ -28,7 +28,7 @@ from regard.data.labelled import HELD_OUT_FRACTION, MAX_HELD_OUT
 from regard.data.ledger import Ledger, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError, nearest
-from regard.formatting import format_names
+from regard.formatting import format_count, format_names
 
 OUTSIDE = "O"
 DOCUMENT_START = "-DOCSTART-"
@@ -329,8 +329,9 @@ class _ConllColumns:
         cells = self._split(line.text)
         if len(cells) != self.num_columns:
             separator = "tabs" if self.is_tab_separated else "white space"
-            plural = "s" * (len(cells) != 1)
-            what = f"{len(cells)} column{plural} where {self.num_columns} are expected (separated by {separator})"
+            what = (
+                f"{format_count(len(cells), 'column')} where {self.num_columns} are expected (separated by {separator})"
+            )
             return Fault(line.line_number, 0, kind="wrong number of columns", what=what, advice="correct the line")
         word = cells[self.word_column].strip()
         tag = cells[self.tag_column].strip()

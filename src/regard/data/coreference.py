@@ -104,10 +104,10 @@ def word_spans(text: str) -> list[Span]:
 
 
 def _find_noun(text: str, spans: Sequence[Span], noun: str) -> Span:
-    found = [span for span in spans if text[slice(*span)].lower() == noun.lower()]
-    if len(found) != 1:
-        raise ValueError(f"the noun {noun!r} occurs {len(found)} times in the sentence: it must occur once")
-    return found[0]
+    matching = [span for span in spans if text[slice(*span)].lower() == noun.lower()]
+    if len(matching) != 1:
+        raise ValueError(f"the noun {noun!r} occurs {len(matching)} times in the sentence: it must occur once")
+    return matching[0]
 
 
 def _gap(first: Span, second: Span) -> int:

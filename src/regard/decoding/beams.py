@@ -71,6 +71,18 @@ class Beams:
     coverage: NDArray[np.float64]  # [R, S]; [R, 0] without coverage penalty
     progress: list[tuple[int, ...]]  # with the forced phrases, per row
 
+    @classmethod
+    def initial(cls, progress: list[tuple[int, ...]], *, source_length: int) -> Beams:
+        """One empty hypothesis per lane, with its progress; `source_length` is 0 without coverage penalty."""
+        num_lanes = len(progress)
+        return cls(
+            lane=np.arange(num_lanes),
+            tokens=np.zeros((num_lanes, 0), np.int32),
+            logprobs=np.zeros(num_lanes),
+            coverage=np.zeros((num_lanes, source_length)),
+            progress=progress,
+        )
+
     def __len__(self) -> int:
         return len(self.lane)
 

@@ -200,11 +200,13 @@ class _Search(Generic[S]):
     def run(self) -> list[list[Hypothesis]]:
         """Search all lanes until they stop; return the hypotheses of each sentence, best first."""
         state = self.generator.start(self.source, int(self.lanes.max_length.max()) + 1)
-        if self.config.coverage_penalty and isinstance(self.generator, AttentionProvider):
+        has_coverage = bool(self.config.coverage_penalty)
+        if has_coverage and isinstance(self.generator, AttentionProvider):
             self.generator.keep_attention(state)
         if self.lanes.per_sentence > 1:
             state = state.select(self.lanes.sentence)
-        beams = self._initial_beams()
+        progress = [self.request.forced[sentence].initial_progress() for sentence in self.lanes.sentence.tolist()]
+        beams = Beams.initial(progress, source_length=int(self.source.lengths.max()) if has_coverage else 0)
         last_tokens = np.full(len(beams), self.generator.bos_id, np.int32)
         while True:
             check_cancelled()
@@ -217,18 +219,6 @@ class _Search(Generic[S]):
             if not is_unchanged:
                 state = state.select(parents)
             last_tokens = np.ascontiguousarray(beams.tokens[:, -1])
-
-    def _initial_beams(self) -> Beams:
-        """One empty hypothesis per lane."""
-        num_lanes = len(self.lanes)
-        source_length = int(self.source.lengths.max()) if self.config.coverage_penalty else 0
-        return Beams(
-            lane=np.arange(num_lanes),
-            tokens=np.zeros((num_lanes, 0), np.int32),
-            logprobs=np.zeros(num_lanes),
-            coverage=np.zeros((num_lanes, source_length)),
-            progress=[self.request.forced[sentence].initial_progress() for sentence in self.lanes.sentence.tolist()],
-        )
 
     def _num_candidates(self, beams: Beams) -> int:
         """Number of candidates per row to request from the generator; 0: the whole vocabulary."""

@@ -46,10 +46,10 @@ def rotary_codes(stack: StackDescription, positions: range) -> PositionCodes | N
     rotary_dim = 2 * half
     first = slice(0, rotary_dim, 2) if layer.interleaved else slice(0, half)
     second = slice(1, rotary_dim, 2) if layer.interleaved else slice(half, rotary_dim)
-    left = codes[:, first].copy()
-    right = codes[:, second].copy()
-    codes[:, first] = left * np.cos(angles) - right * np.sin(angles)
-    codes[:, second] = right * np.cos(angles) + left * np.sin(angles)
+    first_values = codes[:, first].copy()
+    second_values = codes[:, second].copy()
+    codes[:, first] = first_values * np.cos(angles) - second_values * np.sin(angles)
+    codes[:, second] = second_values * np.cos(angles) + first_values * np.sin(angles)
     return "rotary", codes
 
 

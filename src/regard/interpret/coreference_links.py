@@ -85,8 +85,8 @@ def _find_tokens(
             advice="shorten it or remove it",
         )
     indices = tuple(tokens.overlapping(span) for span in (sentence.pronoun, sentence.right, sentence.wrong))
-    for span, found in zip((sentence.pronoun, sentence.right, sentence.wrong), indices, strict=True):
-        if not len(found):
+    for span, span_indices in zip((sentence.pronoun, sentence.right, sentence.wrong), indices, strict=True):
+        if not len(span_indices):
             word = sentence.text[slice(*span)]
             raise DataError(f"the model's tokenizer has no token for {word!r}", location=sentence.location)
     return indices
@@ -171,11 +171,11 @@ def choose_heads(weights: LinkWeights, groups: Groups, nearest: Floats) -> Chose
     """Choose the best head on each half of the groups, and score it on the other half."""
     scores = weights.scores
     order = epoch_order(len(groups), seed=0, epoch=0, digest="0")
-    halves = [np.sort(order[::2]), np.sort(order[1::2])]
+    split_halves = [np.sort(order[::2]), np.sort(order[1::2])]
     head_of_group = np.zeros(len(groups), dtype=np.int64)
     names = []
     chosen_accuracy = 0.0
-    for half, other in (halves, halves[::-1]):
+    for half, other in (split_halves, split_halves[::-1]):
         rows = [index for group in half for index in groups[group]]
         accuracies = scores[rows].mean(0)
         best = int(accuracies.argmax())

@@ -98,10 +98,10 @@ def split_sentences(sentences: TaggedSentences, *, sample: int, seed: int) -> tu
 def without_sentences(sentences: TaggedSentences, others: TaggedSentences, *, sample: int) -> TaggedSentences:
     """The first `sample` sentences that are not among others."""
     excluded = {sentence.words for sentence in others.sentences}
-    kept = [index for index, sentence in enumerate(sentences.sentences) if sentence.words not in excluded]
-    if not kept:
+    remaining = [index for index, sentence in enumerate(sentences.sentences) if sentence.words not in excluded]
+    if not remaining:
         raise UsageError("all sentences are in the test data, too: name other training data")
-    return sentences.select(kept[:sample])
+    return sentences.select(remaining[:sample])
 
 
 def control_target(train: ProbeTarget, target: ProbeTarget, seed: int) -> ProbeTarget:

@@ -94,16 +94,16 @@ class TranslationReach:
             return None
         source = self.source.subwords(source_ids.tolist())
         target = self.target.subwords(target_ids.tolist())
-        recalling = [place for place, subword in enumerate(target) if source.count(subword) == 1]
-        place = int(rng.choice(recalling or len(target)))
+        recalling = [position for position, subword in enumerate(target) if source.count(subword) == 1]
+        position = int(rng.choice(recalling or len(target)))
         is_special = np.isin(source_ids, sorted(self.source.special_ids - {self.source.unk_id}))
         following = np.cumsum(~is_special[::-1])[::-1] - 1
         return ReachRow(
             source_ids,
-            np.where(is_special, SPECIAL, following + place),
-            reference_id=int(target_ids[place]),
-            prefix_ids=target_ids[:place],
-            recalled=source.index(target[place]) if recalling else None,
+            np.where(is_special, SPECIAL, following + position),
+            reference_id=int(target_ids[position]),
+            prefix_ids=target_ids[:position],
+            recalled=source.index(target[position]) if recalling else None,
         )
 
     def logprobs(self, inputs: Tokens, rows: Sequence[ReachRow]) -> Tensor:
@@ -134,14 +134,14 @@ class CausalReach:
     def row(self, index: int, rng: np.random.Generator) -> ReachRow | None:
         """A token with as many tokens before it as the model reads."""
         document = int(np.searchsorted(self.starts, index, side="right")) - 1
-        place = index - int(self.starts[document]) + 1
+        position = index - int(self.starts[document]) + 1
         ids = self.documents[document]
-        context = ids[max(0, place - self.model.config.max_positions) : place]
-        matches = np.flatnonzero(context == ids[place])
+        context = ids[max(0, position - self.model.config.max_positions) : position]
+        matches = np.flatnonzero(context == ids[position])
         return ReachRow(
             context,
             np.arange(len(context) - 1, -1, -1),
-            reference_id=int(ids[place]),
+            reference_id=int(ids[position]),
             prefix_ids=context[:0],
             recalled=int(matches[0]) if len(matches) == 1 else None,
         )
@@ -244,8 +244,8 @@ def _measure_batch(
     if tokens:
         changed = _occluded_logprobs(subject, rows, tokens, replacements)
         row_indices = np.array([index for index, _ in tokens])
-        places = offsets[row_indices] + np.array([position for _, position in tokens])
-        occlusion[places] = logprobs[row_indices] - changed
+        token_indices = offsets[row_indices] + np.array([position for _, position in tokens])
+        occlusion[token_indices] = logprobs[row_indices] - changed
     distance = np.concatenate([row.distances for row in rows])
     is_recalled = np.zeros(len(distance), dtype=bool)
     recalled_distance = np.full(len(rows), UNKNOWN)
@@ -282,15 +282,15 @@ def _gradient_norms(subject: ReachSubject, rows: Sequence[ReachRow]) -> tuple[Fl
 
 def _replacements(row: ReachRow, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Positions to occlude, the recalled one among them, each with another token of the row."""
-    places = np.flatnonzero(row.distances != SPECIAL)
-    chosen = rng.permutation(places)[:count]
+    positions = np.flatnonzero(row.distances != SPECIAL)
+    chosen = rng.permutation(positions)[:count]
     if row.recalled is not None and row.recalled not in chosen:
         chosen[-1] = row.recalled
     replacements = []
-    for place in chosen:
-        others = row.input_ids[places][row.input_ids[places] != row.input_ids[place]]
+    for position in chosen:
+        others = row.input_ids[positions][row.input_ids[positions] != row.input_ids[position]]
         if len(others):
-            replacements.append((int(place), int(rng.choice(others))))
+            replacements.append((int(position), int(rng.choice(others))))
     return replacements
 
 

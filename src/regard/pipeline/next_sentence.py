@@ -56,9 +56,9 @@ class NextSentencePipeline(PicklablePipeline):
 
     def predict(self, first: Sequence[str], second: Sequence[str]) -> list[NextSentence]:
         """Predict for each pair; of a pair that is too long, the longer text is truncated first."""
-        for number, pair in enumerate(zip(first, second, strict=True), start=1):
+        for pair_number, pair in enumerate(zip(first, second, strict=True), start=1):
             if not all(text.strip() for text in pair):
-                raise UsageError(f"pair {number} has an empty text: both are needed")
+                raise UsageError(f"pair {pair_number} has an empty text: both are needed")
         tokens, report = self.special_tokens.encode_batch(first, second, max_length=self.max_length)
         self.truncation_report.add(report)
         assert tokens.token_types is not None

@@ -63,7 +63,7 @@ class TranslationScore:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateTranslation:
     """Hypothesis for one sentence, and its text."""
 
     text: str
@@ -76,7 +76,7 @@ class SentenceCandidates:
 
     index: int
     source: str
-    candidates: list[Candidate]
+    candidates: list[CandidateTranslation]
     tokenizer_ids: list[list[int]]
     max_length: int  # tokens of a translation
 
@@ -103,7 +103,7 @@ class SentenceCandidates:
             if should_rescore
         ]
 
-    def rescore(self, scores: Iterator[TranslationScore]) -> list[Candidate]:
+    def rescore(self, scores: Iterator[TranslationScore]) -> list[CandidateTranslation]:
         """Candidates with the tokenizer's own tokens; takes a score for each of `pairs_to_rescore`."""
         candidates = []
         for candidate, ids, should_rescore in self._zip():
@@ -111,22 +111,22 @@ class SentenceCandidates:
                 score = next(scores)
                 finished = candidate.hypothesis.finished
                 hypothesis = Hypothesis(ids, score.score, logprob=score.logprob, finished=finished)
-                candidate = Candidate(candidate.text, hypothesis)
+                candidate = CandidateTranslation(candidate.text, hypothesis)
             candidates.append(candidate)
         return candidates
 
-    def _zip(self) -> Iterator[tuple[Candidate, list[int], bool]]:
+    def _zip(self) -> Iterator[tuple[CandidateTranslation, list[int], bool]]:
         return zip(self.candidates, self.tokenizer_ids, self.should_rescore, strict=True)
 
 
-def sort_by_score(candidates: Sequence[Candidate]) -> list[Candidate]:
+def sort_by_score(candidates: Sequence[CandidateTranslation]) -> list[CandidateTranslation]:
     """Sort candidates, best first."""
     return sorted(candidates, key=lambda candidate: -candidate.hypothesis.score)
 
 
-def unique_texts(candidates: Sequence[Candidate]) -> list[Candidate]:
+def unique_texts(candidates: Sequence[CandidateTranslation]) -> list[CandidateTranslation]:
     """Keep the first candidate of each text."""
-    by_text: dict[str, Candidate] = {}
+    by_text: dict[str, CandidateTranslation] = {}
     for candidate in candidates:
         by_text.setdefault(candidate.text, candidate)
     return list(by_text.values())

@@ -23,7 +23,7 @@ from regard.hardware import WorkerPool
 from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.result import attach_recorder
 from regard.pipeline.sentence_pairs import (
-    Candidate,
+    CandidateTranslation,
     SentenceCandidates,
     TranslatedSentence,
     TranslationScore,
@@ -175,7 +175,7 @@ class TranslationPipeline(PicklablePipeline):
             text_indices += [text_index] * len(draft.sentences)
         remaining = [len(draft.sentences) for draft in drafts]  # sentences that are still searched
         offsets = list(itertools.accumulate(remaining, initial=0))
-        candidates: list[list[Candidate]] = [[] for _ in sentences]
+        candidates: list[list[CandidateTranslation]] = [[] for _ in sentences]
 
         def assemble(text_index: int) -> Translation:
             text_candidates = candidates[offsets[text_index] : offsets[text_index + 1]]
@@ -196,7 +196,7 @@ class TranslationPipeline(PicklablePipeline):
     def _trace_best(
         self,
         source_ids: Sequence[list[int]],
-        candidates: Sequence[Sequence[Candidate]],
+        candidates: Sequence[Sequence[CandidateTranslation]],
         requests: Sequence[_TranslationRequest],
     ) -> None:
         """Give the open traces the attention over the best translation of each sentence."""
@@ -274,7 +274,7 @@ class TranslationPipeline(PicklablePipeline):
 
     def _search(
         self, sentences: Sequence[str], source_ids: Sequence[list[int]], requests: Sequence[_TranslationRequest]
-    ) -> Iterator[tuple[int, list[Candidate]]]:
+    ) -> Iterator[tuple[int, list[CandidateTranslation]]]:
         """Yield the index of each sentence with its candidates, best first; a sentence without tokens has an empty one.
 
         Hypotheses are decoded batch by batch, while other batches are still searched. A text has one score however the
@@ -284,7 +284,7 @@ class TranslationPipeline(PicklablePipeline):
         empty = Hypothesis([], 0.0, logprob=0.0, finished=True)
         for index, ids in enumerate(source_ids):
             if not ids:
-                yield index, [Candidate("", empty)]
+                yield index, [CandidateTranslation("", empty)]
         generator = self._generator(config)
         retokenized: list[SentenceCandidates] = []
         for indices, batch in self._search_batches(generator, sentences, source_ids, requests):
@@ -305,8 +305,10 @@ class TranslationPipeline(PicklablePipeline):
         for sentence in retokenized:
             yield sentence.index, sort_by_score(sentence.rescore(scores))
 
-    def _decode(self, hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
-        return [Candidate(self.target.decode(hypothesis.ids).strip(), hypothesis) for hypothesis in hypotheses]
+    def _decode(self, hypotheses: Sequence[Hypothesis]) -> list[CandidateTranslation]:
+        return [
+            CandidateTranslation(self.target.decode(hypothesis.ids).strip(), hypothesis) for hypothesis in hypotheses
+        ]
 
     def _search_batches(
         self,
@@ -345,7 +347,7 @@ class TranslationPipeline(PicklablePipeline):
             yield [indices[row] for row in rows], hypotheses
 
     def _assemble(
-        self, source: str, draft: Sentences, candidates: list[list[Candidate]], request: _TranslationRequest
+        self, source: str, draft: Sentences, candidates: list[list[CandidateTranslation]], request: _TranslationRequest
     ) -> Translation:
         """Join the best candidates of all sentences into a translation, the second best into its alternative, …"""
         if not request.config.sample:

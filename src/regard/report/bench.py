@@ -22,6 +22,7 @@ import numpy as np
 from regard.config.inference import GenerationConfig
 from regard.engine.layout import PRECISIONS
 from regard.errors import CheckpointError, UsageError, nearest
+from regard.formatting import format_count
 from regard.hardware import available_cores, processor_name
 from regard.pipeline.load import load
 from regard.report.json_output import ModelBenchmarkDict, SetupResultDict
@@ -66,7 +67,7 @@ class Workload(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setup:
+class BenchmarkSetup:
     """One way to run the model."""
 
     backend: str
@@ -74,14 +75,14 @@ class Setup:
     threads: int
 
     def __str__(self) -> str:
-        return f"{self.backend} {self.precision}, {self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.backend} {self.precision}, {format_count(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)
 class SetupResult:
     """Measurements of one setup."""
 
-    setup: Setup
+    setup: BenchmarkSetup
     throughputs: tuple[float, ...]  # units per second of each round
     latencies: tuple[float, ...]  # milliseconds per single text, all rounds
 
@@ -161,8 +162,8 @@ def benchmark_model(
     texts = [text for text in texts if text.strip()][: effort.texts] or synthetic_texts(effort.texts)
     pipelines, skipped = _load_setups(model, list_setups(backends, precisions, threads), bool(precisions), log)
     workloads = {setup: _bind(pipeline) for setup, pipeline in pipelines.items()}
-    throughputs: dict[Setup, list[float]] = {setup: [] for setup in workloads}
-    latencies: dict[Setup, list[float]] = {setup: [] for setup in workloads}
+    throughputs: dict[BenchmarkSetup, list[float]] = {setup: [] for setup in workloads}
+    latencies: dict[BenchmarkSetup, list[float]] = {setup: [] for setup in workloads}
     for index in range(effort.rounds + 1):
         log("warm-up" if index == 0 else f"round {index} of {effort.rounds}")
         for setup in list(workloads) if index % 2 else reversed(list(workloads)):
@@ -183,7 +184,7 @@ def benchmark_model(
     )
 
 
-def list_setups(backends: Sequence[str], precisions: Sequence[str], threads: Sequence[int]) -> list[Setup]:
+def list_setups(backends: Sequence[str], precisions: Sequence[str], threads: Sequence[int]) -> list[BenchmarkSetup]:
     """All combinations of what is requested; torch has no int8.
 
     >>> [str(setup) for setup in list_setups(["torch"], [], [1, 2])][:3]
@@ -195,7 +196,7 @@ def list_setups(backends: Sequence[str], precisions: Sequence[str], threads: Seq
         raise UsageError(f"threads ({', '.join(map(str, threads))}) must be at least 1")
     combinations = itertools.product(backends or BACKENDS, precisions or PRECISIONS, threads or [available_cores()])
     return [
-        Setup(backend, precision, count)
+        BenchmarkSetup(backend, precision, count)
         for backend, precision, count in combinations
         if backend != "torch" or precision in TORCH_PRECISIONS
     ]
@@ -219,10 +220,10 @@ def synthetic_texts(count: int, seed: int = 1) -> list[str]:
 
 
 def _load_setups(
-    model: str | Path, setups: Sequence[Setup], is_precision_requested: bool, log: Log
-) -> tuple[dict[Setup, Pipeline], list[str]]:
+    model: str | Path, setups: Sequence[BenchmarkSetup], is_precision_requested: bool, log: Log
+) -> tuple[dict[BenchmarkSetup, Pipeline], list[str]]:
     """Pipelines of the setups that can run on this machine, and why the others cannot."""
-    pipelines: dict[Setup, Pipeline] = {}
+    pipelines: dict[BenchmarkSetup, Pipeline] = {}
     skipped: list[str] = []
     for setup in setups:
         if not is_precision_requested and setup.backend == "torch" and setup.precision == "bf16" and _is_bf16_slow():

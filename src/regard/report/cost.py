@@ -20,6 +20,7 @@ from regard.config.architecture import parse_architecture
 from regard.config.models import StackConfig, TransformerConfig
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.errors import UsageError
+from regard.formatting import format_count
 from regard.hardware import available_cores, processor_name
 from regard.report.charts import chart_page, line_chart
 from regard.report.cost_counts import TranslatorConfig, state_numbers, update_operations
@@ -104,9 +105,15 @@ class CostSettings:
                 feed_forward_size=2 * self.hidden_size,
             )
             return TransformerConfig(**sizes, encoder=stack, decoder=stack)
-        own = {path.removeprefix("seq2seq."): setting for path, setting in settings.items() if "." in path}
+        overrides = {path.removeprefix("seq2seq."): setting for path, setting in settings.items() if "." in path}
         return Seq2SeqConfig(
-            **{**sizes, "embedding_size": self.hidden_size, "num_layers": self.num_layers, "directions": "one", **own}
+            **{
+                **sizes,
+                "embedding_size": self.hidden_size,
+                "num_layers": self.num_layers,
+                "directions": "one",
+                **overrides,
+            }
         )
 
     def _num_heads(self) -> int:
@@ -190,11 +197,10 @@ class CostReport:
         """Describe the models and what was measured."""
         settings = self.settings
         lines = [f"{name}: {self.summaries[name]}, {self.parameters[name]:,} parameters" for name in self.summaries]
-        rounds = f"{settings.rounds} interleaved {'round' if settings.rounds == 1 else 'rounds'}"
         return [
             *lines,
             f"updates of {settings.tokens:,} target tokens, at least one sentence pair, with sources as long as "
-            f"targets; median and range of {rounds}",
+            f"targets; median and range of {format_count(settings.rounds, 'interleaved round')}",
             "state: numbers kept for a sentence while it is generated, after so many source and target tokens",
         ]
 
@@ -207,7 +213,7 @@ class CostReport:
         series: dict[str, dict[str, list[tuple[float, float]]]] = {"seconds": {}, "operations": {}, "state": {}}
         for point in self.points:
             x = float(np.log2(point.length))
-            threads = f"{point.architecture}, {point.threads} thread{'s' * (point.threads > 1)}"
+            threads = f"{point.architecture}, {format_count(point.threads, 'thread')}"
             series["seconds"].setdefault(threads, []).append((x, 1000 * point.median))
             if point.threads == self.points[0].threads:
                 series["operations"].setdefault(point.architecture, []).append((x, point.operations / 1e9))

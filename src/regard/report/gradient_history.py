@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from regard.checkpoint.run_dir import RunDirectory, folder_kind
 from regard.errors import CheckpointError, UsageError
+from regard.formatting import format_count
 from regard.report.charts import Points, chart_page, line_chart
 from regard.training.gradient_log import EVENT
 
@@ -66,7 +67,8 @@ class GradientHistory:
     def summary(self) -> list[str]:
         """Describe what the norms are of."""
         return [
-            f"gradients of {self.run} at {len(self.evaluations)} evaluations, of the first batch of its training data",
+            f"gradients of {self.run} at {format_count(len(self.evaluations), 'evaluation')}, of the first batch of "
+            "its training data",
             "norm of the gradient of a row's loss by a token's hidden state, mean over the tokens of a range of "
             "distances from the end of the text",
         ]

@@ -68,12 +68,12 @@ def fit_temperature(logits: FloatArray, targets: Indices | FloatArray) -> float:
     low = 1 / MAX_TEMPERATURE
     high = 1 / MIN_TEMPERATURE
     for _ in range(GOLDEN_SECTION_STEPS):
-        left = high - GOLDEN_RATIO * (high - low)
-        right = low + GOLDEN_RATIO * (high - low)
-        if loss(logits, targets, 1 / left) <= loss(logits, targets, 1 / right):  # type: ignore[arg-type]
-            high = right
+        lower = high - GOLDEN_RATIO * (high - low)
+        upper = low + GOLDEN_RATIO * (high - low)
+        if loss(logits, targets, 1 / lower) <= loss(logits, targets, 1 / upper):  # type: ignore[arg-type]
+            high = upper
         else:
-            low = left
+            low = lower
     return 2 / (low + high)
 
 

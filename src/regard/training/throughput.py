@@ -23,6 +23,7 @@ from regard.attention.dropout import Noise
 from regard.checkpoint import atomic
 from regard.config.training import ComputeConfig, TrainingConfig
 from regard.errors import CheckpointError, ConfigError, TrainingError
+from regard.formatting import format_count
 from regard.hardware import (
     BF16_UNUSABLE_SLOWDOWN,
     available_cores,
@@ -69,7 +70,7 @@ class Setup:
     threads: int
 
     def __str__(self) -> str:
-        return f"{self.precision} with {_format_threads(self.threads)}"
+        return f"{self.precision} with {format_count(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)
@@ -393,7 +394,7 @@ class ThreadTuner:
                 self._is_slow_reported = True
                 self.notify(
                     f"other programs slow this run down: below half of the {self.best_rate:,.0f} per second reached "
-                    f"before; its {_format_threads(self.threads)} stay, because another number would change the result"
+                    "before; it keeps its number of threads, because another one would change the result"
                 )
             return
         is_trial_due = self._seconds_since_trial > TRIAL_SECONDS and self._updates_since_trial >= TRIAL_UPDATES
@@ -437,10 +438,8 @@ class ThreadTuner:
             self.threads = fastest
             ratio = medians[before] / medians[fastest]
             reason = "other programs use the cores" if fastest < before else "more cores are free"
-            self.notify(
-                f"switched from {_format_threads(before)} to {_format_threads(fastest)} "
-                f"({ratio:.1f} times as fast): {reason}"
-            )
+            change = " to ".join(format_count(count, "thread") for count in (before, fastest))
+            self.notify(f"switched from {change} ({ratio:.1f} times as fast): {reason}")
         torch.set_num_threads(self.threads)
         self._trial = {}
         self._seconds_since_trial = 0.0
@@ -448,7 +447,3 @@ class ThreadTuner:
         self._slow_windows = 0
         self.best_rate = 0.0  # measured anew with these threads
         self.expected_seconds = 0.0
-
-
-def _format_threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"

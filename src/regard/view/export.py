@@ -203,7 +203,7 @@ def _cairo_svg(drawing: Drawing, title: str) -> bytes:
             "the wrong order; write .svg for them",
             stacklevel=4,
         )
-    return svg_text(drawing, title=title, turned=False).encode("utf-8", "replace")
+    return svg_text(drawing, title=title, mirror_rtl=False).encode("utf-8", "replace")
 
 
 def _import_cairosvg() -> ModuleType:

@@ -26,8 +26,8 @@ _MIRRORED_ANCHORS = {"start": "end", "end": "start", "middle": "middle"}
 _INVALID_XML = {0xFFFE: "\ufffd", 0xFFFF: "\ufffd"}
 
 
-def svg_text(drawing: Drawing, *, title: str, about: str = "", turned: bool = True) -> str:
-    """Render a drawing; `turned=False` leaves right-to-left text as it is, for renderers that know no direction.
+def svg_text(drawing: Drawing, *, title: str, about: str = "", mirror_rtl: bool = True) -> str:
+    """Render a drawing; `mirror_rtl=False` leaves right-to-left text as it is, for renderers that know no direction.
 
     With an inline theme there is no background, and text takes the colour of the text around it.
     """
@@ -45,7 +45,7 @@ def svg_text(drawing: Drawing, *, title: str, about: str = "", turned: bool = Tr
         f"<title>{escape_xml(escape_invisible(title))}</title>",
         f"<desc>{escape_xml(escape_invisible(about))}</desc>" if about else "",
         "" if theme.is_inline else f'<rect x="{edge}" y="{edge}" width="{width}" height="{height}" {background}/>',
-        *(_render_mark(mark, drawing, turned) for mark in drawing.marks),
+        *(_render_mark(mark, drawing, mirror_rtl) for mark in drawing.marks),
         "</svg>\n",
     ]
     return "\n".join(part for part in parts if part)
@@ -60,7 +60,7 @@ def escape_xml(text: str) -> str:
     return escape(text).translate(_INVALID_XML)
 
 
-def _render_mark(mark: Mark, drawing: Drawing, turned: bool) -> str:
+def _render_mark(mark: Mark, drawing: Drawing, mirror_rtl: bool) -> str:
     theme = drawing.theme
     match mark:
         case Box():
@@ -75,7 +75,7 @@ def _render_mark(mark: Mark, drawing: Drawing, turned: bool) -> str:
             centre = f'cx="{format_number(mark.x)}" cy="{format_number(mark.y)}"'
             return f'<circle {centre} r="{format_number(mark.radius)}" fill="{_colour(mark.fill, theme)}"/>'
         case TextLine():
-            return _render_text(mark, theme, turned)
+            return _render_text(mark, theme, mirror_rtl)
         case Grid():
             return _render_grid(mark, drawing)
 
@@ -93,8 +93,8 @@ def _render_box(box: Box, theme: Theme) -> str:
     return f"<rect {' '.join(attributes)}/>"
 
 
-def _render_text(mark: TextLine, theme: Theme, turned: bool) -> str:
-    is_rtl = turned and is_right_to_left(mark.text)
+def _render_text(mark: TextLine, theme: Theme, mirror_rtl: bool) -> str:
+    is_rtl = mirror_rtl and is_right_to_left(mark.text)
     anchor = _MIRRORED_ANCHORS[mark.anchor] if is_rtl else mark.anchor
     x = format_number(mark.x)
     y = format_number(mark.y)

@@ -124,8 +124,8 @@ def bar(fraction: float) -> str:
     ['████████', '████    ', '▌       ', '        ']
     """
     eighths = min(8 * BAR_WIDTH, max(0, round(fraction * 8 * BAR_WIDTH)))
-    whole, rest = divmod(eighths, 8)
-    return (EIGHTHS[8] * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR_WIDTH)
+    whole, remainder = divmod(eighths, 8)
+    return (EIGHTHS[8] * whole + (EIGHTHS[remainder] if remainder else "")).ljust(BAR_WIDTH)
 
 
 def hop_table(

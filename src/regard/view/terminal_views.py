@@ -161,13 +161,13 @@ def render_steps(request: TerminalRequest) -> list[str]:
         raise UsageError("the record has no decoding steps: only records of generated texts have them")
     labels = _pad_labels([_readable(step.token) for step in steps])
     lines = []
-    for number, (label, step) in enumerate(zip(labels, steps, strict=True), 1):
+    for step_number, (label, step) in enumerate(zip(labels, steps, strict=True), 1):
         candidates = [
             f"{escape_invisible(_readable(token))} {format_percent(probability)}"
             for token, probability in step.top[:MAX_CANDIDATES]
         ]
         probability = f"{bar(step.probability)} {format_percent(step.probability)} {step.entropy:5.1f}"
-        lines.append(_truncate(f"{number:>3} {label}  {probability}  {'  '.join(candidates)}", request.width))
+        lines.append(_truncate(f"{step_number:>3} {label}  {probability}  {'  '.join(candidates)}", request.width))
     return [*lines, *_caption(request, "probability, entropy in bits, the most probable tokens")]
 
 
@@ -177,9 +177,9 @@ def render_beams(request: TerminalRequest) -> list[str]:
     if not beams:
         raise UsageError("the record has no beams: they are stored for texts generated with a beam of two or more")
     lines = []
-    for number, beam in enumerate(beams, 1):
+    for step_number, beam in enumerate(beams, 1):
         cells = [f"{escape_invisible(_readable(token))} {score:.1f} ←{parent}" for parent, token, score in beam]
-        lines.append(_truncate(f"{number:>3}  {'   '.join(cells)}", request.width))
+        lines.append(_truncate(f"{step_number:>3}  {'   '.join(cells)}", request.width))
     return [*lines, *_caption(request, "hypotheses after each step: token, log-probability, index of the parent")]
 
 

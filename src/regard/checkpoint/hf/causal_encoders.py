@@ -66,8 +66,8 @@ def encoder_name(name: str) -> str:
     >>> encoder_name("decoder.layers.0.attention.qkv.weight"), encoder_name("token_embedding.weight")
     ('encoder.layers.0.attention.qkv.weight', 'token_embedding.weight')
     """
-    module, separator, rest = name.partition(".")
-    return _MODULES.get(module, module) + separator + rest
+    module, separator, suffix = name.partition(".")
+    return _MODULES.get(module, module) + separator + suffix
 
 
 def causal_name(name: str) -> str:
@@ -76,8 +76,8 @@ def causal_name(name: str) -> str:
     >>> causal_name("position_embedding.weight"), causal_name("classifier.weight")
     ('positions.weight', 'classifier.weight')
     """
-    module, separator, rest = name.partition(".")
-    return {encoder: module for module, encoder in _MODULES.items()}.get(module, module) + separator + rest
+    module, separator, suffix = name.partition(".")
+    return {encoder: module for module, encoder in _MODULES.items()}.get(module, module) + separator + suffix
 
 
 CAUSAL_ENCODER_TYPES = {"gpt2": _encoder_type("gpt2", "GPT2"), "gpt_neox": _encoder_type("gpt_neox", "GPTNeoX")}

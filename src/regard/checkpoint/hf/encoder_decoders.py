@@ -299,9 +299,9 @@ class TranslatorWeightMatcher(WeightMatcher):
 
     def _compare(self, expected: Shapes) -> None:
         """Check that the file has each of our weights in its shape."""
-        for name, (rows, *rest) in expected.items():
+        for name, (rows, *other_dims) in expected.items():
             hf_names = self._table[name]
-            part_shape = (rows // len(hf_names), *rest)
+            part_shape = (rows // len(hf_names), *other_dims)
             for hf_name in hf_names:
                 if hf_name not in self._stored:
                     self.report.missing.append(hf_name if hf_names == (name,) else _with_prefix(hf_name))

@@ -167,9 +167,9 @@ class EncoderWeightMatcher(WeightMatcher):
     def _compare(self, expected: Shapes, optional: tuple[str, ...], replaced: tuple[str, ...]) -> None:
         """Check that the file has each of our weights in its shape, or that it may be initialized."""
         missing_names = []
-        for name, (rows, *rest) in expected.items():
+        for name, (rows, *other_dims) in expected.items():
             hf_names = self._table[name]
-            part_shape = (rows // len(hf_names), *rest)
+            part_shape = (rows // len(hf_names), *other_dims)
             if self._layout(name) == TRANSPOSED:
                 part_shape = part_shape[::-1]
             missing = [hf_name for hf_name in hf_names if hf_name not in self._stored]

@@ -51,8 +51,8 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor, noise: Noise | None) -> Tensor:
         if self.gated:
-            left, gate = self.up(hidden).chunk(2, dim=-1)
-            active = ACTIVATIONS[self.activation](left) * gate
+            value, gate = self.up(hidden).chunk(2, dim=-1)
+            active = ACTIVATIONS[self.activation](value) * gate
         else:
             active = linear_with_activation(self.up, hidden, self.activation)
         return self.down(apply_dropout(active, self.dropout, noise, f"{self.site}.inner"))

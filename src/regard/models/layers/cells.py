@@ -46,27 +46,27 @@ class _LoopMatrixGrad(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor, None]:
-        lefts, gradients = zip(*ctx.recorded, strict=True)
-        left = torch.cat(lefts, dim=-2)
+        operands, gradients = zip(*ctx.recorded, strict=True)
+        operand = torch.cat(operands, dim=-2)
         gradient = torch.cat(gradients, dim=-2)
         ctx.recorded.clear()
-        return left.mT @ gradient, None
+        return operand.mT @ gradient, None
 
 
 class _LoopMatmul(torch.autograd.Function):
     """A product with a loop matrix; the backward pass records the operands of the matrix's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, matrix: Tensor, recorded: list[tuple[Tensor, Tensor]]) -> Tensor:
-        ctx.save_for_backward(left, matrix)
+    def forward(ctx: Any, operand: Tensor, matrix: Tensor, recorded: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.save_for_backward(operand, matrix)
         ctx.recorded = recorded
-        return left @ matrix
+        return operand @ matrix
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        left, matrix = ctx.saved_tensors
-        ctx.recorded.append((left, gradient))
+        operand, matrix = ctx.saved_tensors
+        ctx.recorded.append((operand, gradient))
         return gradient @ matrix.mT, None, None
 
 
@@ -85,9 +85,9 @@ class LoopMatrix:
         self._recorded: list[tuple[Tensor, Tensor]] = []
         self._matrix: Tensor = _LoopMatrixGrad.apply(matrix, self._recorded)
 
-    def matmul(self, left: Tensor) -> Tensor:
-        """left [R, I] · matrix [I, O], or left [B, R, I] · matrices [B, I, O], in the matrix's dtype."""
-        product: Tensor = _LoopMatmul.apply(left.to(self._matrix.dtype), self._matrix, self._recorded)
+    def matmul(self, operand: Tensor) -> Tensor:
+        """operand [R, I] · matrix [I, O], or operand [B, R, I] · matrices [B, I, O], in the matrix's dtype."""
+        product: Tensor = _LoopMatmul.apply(operand.to(self._matrix.dtype), self._matrix, self._recorded)
         return product
 
 

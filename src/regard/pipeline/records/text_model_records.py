@@ -83,11 +83,11 @@ def layer_mix_attention(
 
     `layers` are their numbers, by default from 0 on; several in one weight are concatenated.
     """
-    numbers = range(len(layer_weights)) if layers is None else layers
-    if len(numbers) > len(layer_weights):
-        labels = [f"layers {numbers[0]}–{numbers[-1]}"]
+    layer_numbers = range(len(layer_weights)) if layers is None else layers
+    if len(layer_numbers) > len(layer_weights):
+        labels = [f"layers {layer_numbers[0]}–{layer_numbers[-1]}"]
     else:
-        labels = [f"layer {number}" if number else "words" for number in numbers]
+        labels = [f"layer {layer}" if layer else "words" for layer in layer_numbers]
     texts = {"mix": RecordText.from_labels("mix", ["mix"]), "layers": RecordText.from_labels("layers", labels)}
     weights = np.asarray(layer_weights, dtype=np.float32)[None, None, None]  # [1 layer, 1 head, 1 row, layers]
     return AttentionRecord("mix", "mix", columns="layers", stored=weights, layers=(0,)), texts

@@ -22,10 +22,11 @@ from typing import Any
 from regard.checkpoint.locate import read_task_file, resolve_model_path
 from regard.config.data import DataConfig, ReadConfig
 from regard.errors import UsageError
+from regard.formatting import format_count
 from regard.hardware import available_cores, processor_name
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
-from regard.report.comparison.evaluation import Evaluator, ModelEvaluation, read_history
+from regard.report.comparison.evaluation import ComparisonEvaluator, ModelEvaluation, read_history
 from regard.report.comparison.report import ComparisonReport, build_report
 from regard.report.comparison.tasks import TaskComparison
 from regard.report.comparison.training import (
@@ -133,10 +134,10 @@ class _TestSet:
     ) -> ComparisonReport:
         """Evaluate every model on the test data and report."""
         index = self.options.example - 1 if self.options.example else self.comparison.choose_example(self.examples)
-        evaluator = Evaluator(self.comparison, self.examples, index, threads=self.options.threads)
+        evaluator = ComparisonEvaluator(self.comparison, self.examples, index, threads=self.options.threads)
         evaluations = []
         for run in runs:
-            self.notify(f"{run.name}: predicting {len(self.examples):,} examples")
+            self.notify(f"{run.name}: predicting {format_count(len(self.examples), 'example')}")
             if run.folders:
                 evaluations.append(evaluator.evaluate(run))
             else:
@@ -157,7 +158,7 @@ class _TestSet:
             details={
                 "test examples": len(self.examples),
                 **details,
-                "processor": f"{processor_name()}, {available_cores()} cores",
+                "processor": f"{processor_name()}, {format_count(available_cores(), 'core')}",
             },
         )
 

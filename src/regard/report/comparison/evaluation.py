@@ -75,8 +75,8 @@ class ModelEvaluation:
 
 
 @dataclass(frozen=True)
-class Evaluator(Generic[ExamplesT]):
-    """Evaluates models on one test set."""
+class ComparisonEvaluator(Generic[ExamplesT]):
+    """Evaluates the models of a comparison on one test set."""
 
     comparison: TaskComparison[ExamplesT]
     test: ExamplesT

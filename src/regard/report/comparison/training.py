@@ -18,7 +18,7 @@ from regard.config.architecture import Architecture, find_architecture
 from regard.config.data import DataConfig
 from regard.config.runs import RunConfig, build_run
 from regard.errors import UsageError, nearest
-from regard.formatting import format_duration
+from regard.formatting import format_count, format_duration
 from regard.registry import TASKS
 from regard.report.info import describe_folder
 from regard.training.listeners import Listener
@@ -95,8 +95,8 @@ def parse_candidates(entries: Sequence[str], task: str, settings: Sequence[str] 
                 f"there are {', '.join(candidates)}"
             )
         for changed in [name] if name else candidates:
-            own = {**candidates[changed].settings, path: value}
-            candidates[changed] = replace(candidates[changed], settings=own)
+            overrides = {**candidates[changed].settings, path: value}
+            candidates[changed] = replace(candidates[changed], settings=overrides)
     _check_folders(list(candidates.values()))
     return list(candidates.values())
 
@@ -150,14 +150,14 @@ class TrainingPlan:
         """Number of runs, and how long they take at most."""
         trained = [candidate for candidate in self.candidates if not candidate.architecture.is_baseline]
         timed = [candidate for candidate in trained if candidate.architecture.has_time_budget]
-        counts = f"{len(trained)} architecture{'s' if len(trained) != 1 else ''}"
+        counts = format_count(len(trained), "architecture")
         if len(self.seeds) > 1:
             counts += f" × {len(self.seeds)} seeds"
         if not timed or not self.minutes:
             return f"{counts} to train"
         total = format_duration(60 * self.minutes * len(timed) * len(self.seeds))
-        rest = "" if len(timed) == len(trained) else "; the others train their number of epochs"
-        return f"{counts} to train, {format_duration(60 * self.minutes)} each, {total} in all{rest}"
+        untimed = "" if len(timed) == len(trained) else "; the others train their number of epochs"
+        return f"{counts} to train, {format_duration(60 * self.minutes)} each, {total} in all{untimed}"
 
     def train(self, out: Path, listeners: Sequence[Listener], notify: Notify) -> list[ComparedRuns]:
         """Train the runs that are not finished; the same call resumes an interrupted one."""
@@ -195,10 +195,12 @@ def finished_task(folders: Sequence[str], task: str = "") -> str:
     if len(set(tasks.values())) > 1:
         described = ", ".join(f"{folder} is for {name}" for folder, name in tasks.items())
         raise UsageError(f"models of one task are compared: {described}")
-    found = next(iter(tasks.values()))
-    if task and found != task:
-        raise UsageError(f"--task {task}: these models are for {found}: leave it out, or add --arch to train others")
-    return found
+    model_task = next(iter(tasks.values()))
+    if task and model_task != task:
+        raise UsageError(
+            f"--task {task}: these models are for {model_task}: leave it out, or add --arch to train others"
+        )
+    return model_task
 
 
 def finished_runs(folders: Sequence[str]) -> list[ComparedRuns]:

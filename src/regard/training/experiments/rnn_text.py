@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.checkpoint.feature_dir import FEATURES, copy_features, describe_features
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
 from regard.config.task_runs import EncoderRun
+from regard.formatting import format_count
 from regard.models.rnn_text import RnnTextModel
 from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.feature_models import AnyFeatures, load_frozen_features
@@ -85,9 +86,8 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
             return
         num_bytes = sum(split.feature_bytes for split in splits)
         allowed_mb = self.config.fine_tuning.feature_cache_mb
-        plural = "s" if self.features.num_layers > 1 else ""
         features = (
-            f"features: {self.features.num_layers} frozen layer{plural} of {self.features.hidden_size} "
+            f"features: {format_count(self.features.num_layers, 'frozen layer')} of {self.features.hidden_size} "
             f"({self.features.family}, {self.features.selection.name}), {self.features.model.backend_name}"
         )
         if num_bytes > allowed_mb << 20:

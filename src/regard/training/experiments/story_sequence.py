@@ -10,6 +10,7 @@ from regard.config.models import BertConfig
 from regard.config.rnn_models import RnnClassifierConfig
 from regard.config.story_run import StoryQARun
 from regard.data.babi import StoryQuestions, hold_out_questions, read_stories
+from regard.formatting import format_count
 from regard.models import build_model
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
@@ -160,8 +161,7 @@ def report_scores(scores: StoryScores, split: str, notify: Notify) -> None:
 
 def count_tasks(stories: StoryQuestions) -> str:
     """Number of tasks, for the user."""
-    count = len(stories.tasks)
-    return f"{count} task{'s' if count > 1 else ''}"
+    return format_count(len(stories.tasks), "task")
 
 
 def answers_by_task(stories: StoryQuestions) -> list[tuple[str, str]]:

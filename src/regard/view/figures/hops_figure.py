@@ -39,8 +39,8 @@ def draw_hops(request: FigureRequest) -> Drawing:
         drawing.text(x, 6.5, f"hop {hop + 1}", size=5.6, colour=drawing.theme.soft, anchor="middle")
     for line, index in enumerate(visible):
         y = 9 + ROW_HEIGHT * line
-        number = "–" if sentences[index] == EMPTY_MEMORIES else str(index + 1)
-        drawing.text(9, y + 7.3, number, size=5.2, colour=drawing.theme.soft, anchor="end")
+        sentence_number = "–" if sentences[index] == EMPTY_MEMORIES else str(index + 1)
+        drawing.text(9, y + 7.3, sentence_number, size=5.2, colour=drawing.theme.soft, anchor="end")
         drawing.text(13, y + 7.4, sentences[index], room=text_room)
         for hop in range(num_hops):
             _draw_weight(drawing, left + column * hop, y, column, float(weights[hop, index]))

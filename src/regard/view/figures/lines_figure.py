@@ -136,8 +136,8 @@ def _collect_lines(
                 lines.append((float(weights[key]), query, key))
         num_others = len(weights) - len(keys)
         if row is not None and num_others:
-            rest = float(weights.sum() - weights[keys].sum())
-            drawing.notes.append(f"{num_others} other key{'s hold' if num_others > 1 else ' holds'} {rest:.0%}")
+            other_weight = float(weights.sum() - weights[keys].sum())
+            drawing.notes.append(f"{num_others} other key{'s hold' if num_others > 1 else ' holds'} {other_weight:.0%}")
     return lines
 
 

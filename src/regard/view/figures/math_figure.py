@@ -135,10 +135,10 @@ class _MathFigure:
         """Draw the scale, and note the keys that are not shown."""
         num_others = int((self.weights > 0).sum()) - len(self.keys)
         if num_others > 0:
-            rest = 1 - float(self.weights[self.keys].sum())
+            other_weight = 1 - float(self.weights[self.keys].sum())
             self.drawing.notes.append(
                 f"the {len(self.keys)} keys of the largest weights are shown; the sum is over all, "
-                f"{num_others} others hold {rest:.0%}"
+                f"{num_others} others hold {other_weight:.0%}"
             )
         caption = (
             f"Each square is one component of a vector: of queries and keys relative to {self.max_query_key:.2g}, of "
@@ -147,8 +147,8 @@ class _MathFigure:
         bottom = self.y + self.strip.height + 8
         draw_notes(self.drawing, draw_signed_scale(self.drawing, bottom, 1.0, caption))
 
-    def _name_step(self, y: float, number: int, name: str) -> None:
-        self.drawing.text(0, y, f"{number}", size=SMALL, colour=self.drawing.theme.mark, bold=True)
+    def _name_step(self, y: float, step: int, name: str) -> None:
+        self.drawing.text(0, y, f"{step}", size=SMALL, colour=self.drawing.theme.mark, bold=True)
         self.drawing.text(7, y, name, size=SMALL, room=LABEL_WIDTH - 9)
 
     def _draw_values(self, labels: list[str]) -> None:

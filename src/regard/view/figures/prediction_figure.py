@@ -45,9 +45,9 @@ def draw_prediction(request: FigureRequest) -> Drawing:
 def _draw_labels(drawing: Drawing, prediction: LabelProbabilities) -> float:
     ranked = ranked_labels(prediction)
     if len(ranked) > MAX_LABELS:
-        rest = sum(probability for _, probability in ranked[MAX_LABELS:])
+        other_probability = sum(probability for _, probability in ranked[MAX_LABELS:])
         drawing.notes.append(
-            f"the {MAX_LABELS} most probable of {len(ranked)} labels are shown; the others hold {rest:.0%}"
+            f"the {MAX_LABELS} most probable of {len(ranked)} labels are shown; the others hold {other_probability:.0%}"
         )
     return _draw_bars(drawing, 2, ranked[:MAX_LABELS])
 
