@@ -26,7 +26,7 @@ class MissingDataError(UsageError):
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Files of a data set; `limited` ones are the first examples of larger ones."""
+    """Files of a data set, by split."""
 
     train: tuple[str, ...]
     test: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.architectures.stages import COMPARISONS, PRETRAINING_MINUTES, STORY_RESTARTS, Comparison
 from regard.checkpoint.atomic import read_json
+from regard.formatting import format_count
 from regard.metric_table import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -114,10 +115,9 @@ def _verdict(result: Mapping[str, Any]) -> str:
 
 def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
     machine = result["machine"]
-    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     return (
         f"{_budget(comparison)} {machine['processor']}, "
-        f"{threads}, torch {machine['torch']}. "
+        f"{format_count(machine['threads'], 'thread')}, torch {machine['torch']}. "
         f"Result: `benchmarks/results/architectures/{comparison.name}.json`.\n"
     )
 

@@ -16,7 +16,7 @@ from regard.cli import main
 from regard.cli.options import Option, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
 from regard.errors import RegardError, TrainingError
-from regard.formatting import format_duration
+from regard.formatting import format_count, format_duration
 from regard.hardware import available_cores
 
 PROGRAM = "python -m recipes.claims"
@@ -84,7 +84,7 @@ def claims(
         if quick or not is_current(read_result(results_folder, name), config)
     }
     if len(waiting) < len(recipes):
-        note(f"{len(recipes) - len(waiting)} of {len(recipes)} claims have a result of their recipe: skipped")
+        note(f"{len(recipes) - len(waiting)} of {len(recipes)} claims have a result that is up to date: skipped")
     if not quick:
         note(_describe_budget(waiting))
     from recipes.claims.check import ClaimCheck, InterruptedCheckError, Workplace
@@ -121,9 +121,9 @@ def claims(
             paths = result.write(results_folder)
             print_result(result.to_dict(), _describe_result(result, paths), as_json)
     seconds = time.monotonic() - start
-    note(f"{len(waiting) - len(missing) - len(failed)} claims checked in {format_duration(seconds)}")
+    note(f"{format_count(len(waiting) - len(missing) - len(failed), 'claim')} checked in {format_duration(seconds)}")
     if missing:
-        note(f"{len(missing)} skipped, as their data are missing: {', '.join(missing)}")
+        note(f"{len(missing)} skipped for lack of data: {', '.join(missing)}")
     if failed:
         raise TrainingError(f"{len(failed)} failed (see above): {', '.join(failed)}")
 
@@ -136,7 +136,7 @@ def _read_recipes(names: Sequence[str]) -> dict[str, ClaimConfig]:
 
 def _describe_budget(recipes: Mapping[str, ClaimConfig]) -> str:
     minutes = sum(config.minutes for config in recipes.values())
-    return f"{len(recipes)} claims to check: at most {format_duration(60 * minutes)} on two cores"
+    return f"{format_count(len(recipes), 'claim')} to check: at most {format_duration(60 * minutes)} on two cores"
 
 
 def _print_list(recipes: Mapping[str, ClaimConfig], results: Path, as_json: bool) -> None:

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recipes.claims.claim import TOPICS, ClaimConfig, claim_files, read_claim
 from recipes.claims.result import is_current, read_result
 from recipes.claims.rules import FAILS, HOLDS, UNDECIDED
-from regard.formatting import format_duration
+from regard.formatting import format_count, format_duration
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "claims"
 PAGE = ROOT / "docs" / "claims.md"
 NOT_CHECKED = "not checked"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INTRODUCTION = """\
 # What we found
 
-*At the end you know which claims about attention hold here, by which rule that was decided, and how to check them.*
+*At the end you know which claims about attention hold for small models, how each was decided, and how to check it.*
 
-Every claim is a recipe in `recipes/claims/`: who says it, the models that are compared, what is measured, and the rule
-that decides, which was fixed before the first run. A rule holds where the whole 95 % interval of its quantity is on the
-side that the claim names, does not hold where it is on the other side, and is undecided otherwise. Intervals are
-Student's t-intervals over seeds (weights, order of the data and, where they are synthetic, the data), or over examples
-where nothing is random. All models are small, and trained for a minute or two on two cores: a verdict is about models
-of this size.
+Each claim is a recipe in `recipes/claims/`. It states the source of the claim, the models to compare, what is measured,
+and the rules that decide, which were fixed before the first run. A rule bounds a quantity. It holds if the whole 95 %
+interval of the quantity lies within the bound, does not hold if the whole interval lies beyond it, and is undecided
+otherwise. A claim holds if all of its rules hold, and does not hold if one of them does not.
+
+Intervals are Student's t-intervals over seeds, which determine the initial weights, the order of the training data and
+any synthetic data; measurements without randomness have intervals over examples, or none. All models are small, and
+those trained here are trained for a minute or two on two cores, so a verdict says nothing about large models.
 
 ```text
-make claims                                       # all that have no result yet; resumes after an interruption
-make claims CLAIM=positions-are-needed            # one of them
+make claims                                       # all claims without a result; resumes after an interruption
+make claims CLAIM=positions-are-needed            # one claim
 make claims DATA=../shared/data                   # with the folder of public data sets
-python -m recipes.claims --list                   # verdicts and minutes
+python -m recipes.claims --list                   # verdicts, and the minutes that each claim takes
 ```
 """
 FOOTER = """\
-This page is written by `python -m recipes.claims.page` from the recipes and their results.
+`python -m recipes.claims.page` generates this page from the recipes and their results.
 """
+ABBREVIATIONS = {"rnn": "RNN", "rnns": "RNNs"}  # in the names of claims
 
 
 def build_page(results_folder: Path = RESULTS) -> str:
@@ -57,11 +61,20 @@ def build_page(results_folder: Path = RESULTS) -> str:
 
 def _summarize(verdicts: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> str:
     counts = Counter(verdicts.values())
-    texts = {HOLDS: "hold", FAILS: "do not hold", UNDECIDED: "are undecided", NOT_CHECKED: "wait for a run"}
-    counted = ", ".join(f"{counts[verdict]} {text}" for verdict, text in texts.items() if counts[verdict])
+    texts = {  # for one claim, and for several
+        HOLDS: ("holds", "hold"),
+        FAILS: ("does not hold", "do not hold"),
+        UNDECIDED: ("is undecided", "are undecided"),
+        NOT_CHECKED: ("has not been checked yet", "have not been checked yet"),
+    }
+    counted = ", ".join(
+        f"{counts[verdict]} {one if counts[verdict] == 1 else several}"
+        for verdict, (one, several) in texts.items()
+        if counts[verdict]
+    )
     minutes = sum(result["minutes"] for result in results.values())
     duration = f" The runs took {format_duration(60 * minutes)} in all." if results else ""
-    return f"Of {len(verdicts)} claims, {counted}.{duration}\n"
+    return f"Of {format_count(len(verdicts), 'claim')}, {counted}.{duration}\n"
 
 
 def _table(recipes: Mapping[str, ClaimConfig], verdicts: Mapping[str, str]) -> str:
@@ -74,24 +87,56 @@ def _section(name: str, config: ClaimConfig, result: Mapping[str, Any]) -> str:
     rules = [f"- {_describe_rule(rule)}" for rule in result["rules"]]
     return "\n".join(
         [
-            f"### {name.replace('-', ' ').capitalize()}: {result['verdict']}\n",
+            f"### {_title(name)}: {result['verdict']}\n",
             f"{config.method}\n",
             *rules,
             "",
             f"![{config.claim}](claims/{name}.svg)\n",
-            f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}; "
-            f"{result['minutes']:.1f} minutes; seeds {', '.join(map(str, result['seeds']))}. "
+            f"{machine['processor']}, {format_count(machine['threads'], 'thread')}, torch {machine['torch']}; "
+            f"{format_duration(60 * result['minutes'])}; {_describe_seeds(result['seeds'])}. "
             f"[Result](claims/{name}.json): `benchmarks/results/claims/{name}.json`; recipe: "
             f"`recipes/claims/{name}.json`.\n",
         ]
     )
 
 
+def _title(name: str) -> str:
+    """Heading of a claim, from its name.
+
+    >>> _title("rnns-work-up-to-20-tokens")
+    'RNNs work up to 20 tokens'
+    """
+    words = " ".join(ABBREVIATIONS.get(word, word) for word in name.split("-"))
+    return words[0].upper() + words[1:]
+
+
+def _describe_seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+
+
 def _describe_rule(rule: Mapping[str, Any]) -> str:
-    estimate = "not a number" if rule["estimate"] is None else f"{rule['estimate']:.4g}"
-    low, high = rule["interval"]
-    interval = f" (95 %: {low:.4g} to {high:.4g}, over {rule['count']} {rule['over']})" if rule["count"] > 1 else ""
-    return f"`{rule['rule']}`: {estimate}{interval}: **{rule['verdict']}**"
+    """A rule with the estimate of its quantity, its interval and the verdict.
+
+    >>> _describe_rule({"rule": "a > 1", "estimate": 1.27713, "interval": [1, 2], "count": 1, "verdict": "holds"})
+    '`a > 1`: 1.28, **holds**'
+    """
+    estimate = "not a number" if rule["estimate"] is None else _format_value(rule["estimate"])
+    interval = ""
+    if rule["count"] > 1:
+        low, high = map(_format_value, rule["interval"])
+        interval = f" (95 % interval {low} to {high}, over {rule['count']} {rule['over']})"
+    return f"`{rule['rule']}`: {estimate}{interval}, **{rule['verdict']}**"
+
+
+def _format_value(value: float) -> str:
+    """Three digits, with a minus sign and small numbers as powers of ten.
+
+    >>> _format_value(-0.0000755), _format_value(6.881)
+    ('−7.55·10⁻⁵', '6.88')
+    """
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    power = f"·10{str(int(exponent)).translate(SUPERSCRIPTS)}" if exponent else ""
+    return mantissa.replace("-", "−") + power
 
 
 def main() -> None:
