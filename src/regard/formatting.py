@@ -1,4 +1,4 @@
-"""Durations, counts and lists of names as text for people; numbers that JSON can hold."""
+"""Durations, counts and lists of names as text for people; numbers in the form that JSON takes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ def format_names(names: Sequence[str], max_names: int = 20) -> str:
     """Join names by commas; beyond `max_names`, give the number of the others."""
     others = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(names[:max_names]) + others
+
+
+def round_digits(value: float, digits: int = 6) -> float:
+    """Round to the significant digits that a file needs.
+
+    >>> round_digits(0.123456789), round_digits(1234567.0, 3)
+    (0.123457, 1230000.0)
+    """
+    return float(f"{value:.{digits}g}")
 
 
 def finite_values(value: Any) -> Any:

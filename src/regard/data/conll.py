@@ -186,16 +186,19 @@ def detect_scheme(sentences: Sequence[Sequence[str]]) -> str | None:
     for scheme, scheme_prefixes in _SINGLE_WORD_SCHEMES.items():
         if prefixes <= {*scheme_prefixes} and not prefixes <= {"B", "I"}:
             return scheme
-    if not prefixes <= {"B", "I"}:
-        return None
+    return "IOB1" if prefixes <= {"B", "I"} and _is_iob1(sentences) else None
+
+
+def _is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
+    """Whether some entity begins with I-, and B- occurs only after an entity of the same type."""
     begins_inside = False
     for sentence in sentences:
         for previous, tag in pairwise((OUTSIDE, *sentence)):
             follows_type = previous != OUTSIDE and previous[2:] == tag[2:]
             if tag.startswith("B-") and not follows_type:
-                return None
+                return False
             begins_inside |= tag.startswith("I-") and not follows_type
-    return "IOB1" if begins_inside else None
+    return begins_inside
 
 
 def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NotRequired, TypedDict
 
 from regard.errors import UsageError, nearest
+from regard.formatting import round_digits
 from regard.interpret.sortable_page import Column, HeadTable, sortable_page
 
 Value = Callable[["HeadRow"], Any]
@@ -221,4 +222,4 @@ def find_column(title: str) -> Column[HeadRow]:
 
 
 def _round(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+    return None if value is None else round_digits(value)

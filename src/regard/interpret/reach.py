@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import UsageError
+from regard.formatting import round_digits
 from regard.interpret.attribution import rank_correlation
 
 Floats = NDArray[np.float64]
@@ -271,4 +272,4 @@ def _correlate_bins(bins: Ints, first: Floats, second: Floats, num_bins: int) ->
 
 
 def _round(value: float | None) -> float | None:
-    return None if value is None or np.isnan(value) else float(f"{value:.6g}")
+    return None if value is None or np.isnan(value) else round_digits(value)

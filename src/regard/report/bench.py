@@ -22,7 +22,7 @@ import numpy as np
 from regard.config.inference import GenerationConfig
 from regard.engine.layout import PRECISIONS
 from regard.errors import CheckpointError, UsageError, nearest
-from regard.formatting import format_count
+from regard.formatting import format_count, round_digits
 from regard.hardware import available_cores, processor_name
 from regard.pipeline.load import load
 from regard.report.json_output import ModelBenchmarkDict, SetupResultDict
@@ -44,6 +44,7 @@ MAX_WORDS = 48
 
 Log = Callable[[str], object]
 Run = Callable[[Sequence[str]], int]  # texts → units produced
+DIGITS = 5  # of measured figures
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ class SetupResult:
             "backend": self.setup.backend,
             "precision": self.setup.precision,
             "threads": self.setup.threads,
-            "throughput": _round_digits(statistics.median(self.throughputs)),
-            "throughput_range": [_round_digits(min(self.throughputs)), _round_digits(max(self.throughputs))],
-            "latency_p50_ms": _round_digits(self.latency(50)),
-            "latency_p95_ms": _round_digits(self.latency(95)),
+            "throughput": round_digits(statistics.median(self.throughputs), DIGITS),
+            "throughput_range": [round_digits(choose(self.throughputs), DIGITS) for choose in (min, max)],
+            "latency_p50_ms": round_digits(self.latency(50), DIGITS),
+            "latency_p95_ms": round_digits(self.latency(95), DIGITS),
         }
 
     def cells(self) -> list[str]:
@@ -290,10 +291,6 @@ def _set_torch_threads(threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
-
-
-def _round_digits(figure: float) -> float:
-    return float(f"{figure:.5g}")
 
 
 def _format_number(figure: float) -> str:

@@ -129,30 +129,44 @@ def chart_page(title: str, lines: Sequence[str], charts: Mapping[str, str], afte
     >>> chart_page("<a>", ["b"], {}).count("<a>")
     0
     """
-    title = html.escape(title)
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    figures = "".join(
-        f"<figure><figcaption><b>{html.escape(name)}</b></figcaption>{chart}</figure>" for name, chart in charts.items()
-    )
+    return static_page(title, f"{text}{html_figures(charts)}{after}")
+
+
+def static_page(title: str, body: str) -> str:
+    """Build a self-contained page without scripts; `body` is the HTML below its title.
+
+    >>> static_page("a & b", "<p>c").count("a &amp; b")
+    2
+    """
+    title = html.escape(title)
     return (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
         "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>{text}{figures}{after}</main></body></html>\n"
+        f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>{body}</main></body></html>\n"
     )
 
 
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Titles and rows as a table of a page; the first cell of each row is its name.
+def html_figures(charts: Mapping[str, str]) -> str:
+    """Charts with their titles as HTML."""
+    return "".join(
+        f"<figure><figcaption><b>{html.escape(name)}</b></figcaption>{chart}</figure>" for name, chart in charts.items()
+    )
+
+
+def html_table(rows: Sequence[Sequence[str]], *, best: int | None = None) -> str:
+    """Titles and rows as a table of a page; the first cell of each row is its name, and the row `best` is bold.
 
     >>> html_table([["layer", "R²"], ["0", "<1"]]).count("&lt;1")
     1
     """
     header, *body = ([html.escape(cell) for cell in row] for row in rows)
     head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
-    lines = "".join(
-        f"<tr><th scope=row>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for name, *cells in body
-    )
+    lines = ""
+    for index, (name, *cells) in enumerate(body):
+        mark = " class=best" if index == best else ""
+        lines += f"<tr{mark}><th scope=row>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
     return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 
 

@@ -20,7 +20,7 @@ from regard.config.architecture import parse_architecture
 from regard.config.models import StackConfig, TransformerConfig
 from regard.config.rnn_models import Seq2SeqConfig
 from regard.errors import UsageError
-from regard.formatting import format_count
+from regard.formatting import format_count, round_digits
 from regard.hardware import available_cores, processor_name
 from regard.report.charts import chart_page, line_chart
 from regard.report.cost_counts import TranslatorConfig, state_numbers, update_operations
@@ -35,6 +35,7 @@ NAMES = {"rnn": "lstm:none"}  # short names of architectures
 HEAD_SIZE = 32
 FIRST_TOKEN = 4  # below are special tokens
 RATE = 1e-4  # learning rate of the measured updates
+DIGITS = 5  # of measured figures
 
 
 class CostPointDict(TypedDict):
@@ -146,10 +147,10 @@ class CostPoint:
             "length": self.length,
             "threads": self.threads,
             "rows": self.rows,
-            "seconds": _round(self.median),
-            "seconds_range": [_round(min(self.seconds)), _round(max(self.seconds))],
+            "seconds": round_digits(self.median, DIGITS),
+            "seconds_range": [round_digits(min(self.seconds), DIGITS), round_digits(max(self.seconds), DIGITS)],
             "operations": self.operations,
-            "operations_per_second": _round(self.operations / self.median),
+            "operations_per_second": round_digits(self.operations / self.median, DIGITS),
             "state": self.state,
         }
 
@@ -315,7 +316,3 @@ def measure_cost(settings: CostSettings | None = None, *, log: Log = lambda line
         )
     summaries = {name: config.summary() for name, config in configs.items()}
     return CostReport(settings, summaries, parameters, tuple(points))
-
-
-def _round(figure: float) -> float:
-    return float(f"{figure:.5g}")

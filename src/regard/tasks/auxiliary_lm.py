@@ -13,11 +13,11 @@ from regard.attention.packed_batch import PackedBatch
 from regard.models.bert import Bert
 from regard.models.layers.losses import vocabulary_loss
 from regard.packed_tokens import Tokens
-from regard.tasks.base import Objective
-from regard.tasks.encoder_states import Indices, encode_for_training
+from regard.tasks.base import Objective, WrappedObjective
+from regard.tasks.encoder_states import encode_for_training
 
 
-class AuxiliaryLMObjective:
+class AuxiliaryLMObjective(WrappedObjective):
     """Batches of another objective; the loss is L_task + λ · L_lm, from the same hidden states.
 
     L_lm is the mean loss of all tokens of the batch but the first of each row, and counts for each prediction of the
@@ -25,26 +25,8 @@ class AuxiliaryLMObjective:
     """
 
     def __init__(self, objective: Objective, weight: float) -> None:
-        self.objective = objective
+        super().__init__(objective)
         self.weight = weight  # λ
-
-    @property
-    def unit(self) -> str:
-        """What a prediction is."""
-        return self.objective.unit
-
-    @property
-    def lengths(self) -> Indices:
-        """Lengths of the training examples."""
-        return self.objective.lengths
-
-    def epoch_batches(self, epoch: int, max_tokens: int) -> list[Indices]:
-        """Example indices of each batch of an epoch, in order."""
-        return self.objective.epoch_batches(epoch, max_tokens)
-
-    def batch(self, indices: Indices, epoch: int) -> Any:
-        """Training examples."""
-        return self.objective.batch(indices, epoch)
 
     def loss(self, model: Bert, batch: Any, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Sums over the batch's predictions of the loss to minimise and of the task's plain loss."""

@@ -52,6 +52,31 @@ class Objective(Protocol):
         ...
 
 
+class WrappedObjective:
+    """Base of objectives that add a term to the loss of another one, on its batches."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+
+    @property
+    def unit(self) -> str:
+        """What a prediction is."""
+        return self.objective.unit
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Lengths of the training examples."""
+        return self.objective.lengths
+
+    def epoch_batches(self, epoch: int, max_tokens: int) -> list[NDArray[np.int64]]:
+        """Example indices of each batch of an epoch, in order."""
+        return self.objective.epoch_batches(epoch, max_tokens)
+
+    def batch(self, indices: NDArray[np.int64], epoch: int) -> Any:
+        """Training examples."""
+        return self.objective.batch(indices, epoch)
+
+
 class BatchedRows(Protocol):
     """Sequences that can be arranged in batches."""
 

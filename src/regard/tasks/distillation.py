@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from regard.attention.packed_batch import PackedBatch
 from regard.config.models import BertConfig
 from regard.config.training import DistillationConfig
 from regard.models.bert import Bert
-from regard.tasks.base import Objective
+from regard.tasks.base import Objective, WrappedObjective
 from regard.tasks.classification import LabelBatch
 from regard.tasks.span_objective import SpanBatch, span_logits
 from regard.tasks.tagging_objectives import TagBatch
@@ -57,7 +56,7 @@ def student_weights(teacher: Mapping[str, Tensor], copied: Sequence[int]) -> dic
     return weights
 
 
-class DistillationObjective:
+class DistillationObjective(WrappedObjective):
     """Batches of another objective, with the teacher's predictions and hidden states in the loss.
 
     The loss is a weighted sum of the objective's own loss, the distillation loss with the teacher's softened
@@ -65,30 +64,12 @@ class DistillationObjective:
     """
 
     def __init__(self, objective: Objective, teacher: Bert, copied: Sequence[int], config: DistillationConfig) -> None:
-        self.objective = objective
+        super().__init__(objective)
         self.config = config
         self.teacher = teacher.eval()
         # layers of the teacher that the student's layers are compared with: the last one with the last one
         self.teacher_layers = (*copied[:-1], teacher.config.stack.num_layers - 1)
         self._converted_teachers: dict[tuple[torch.dtype, torch.device], Bert] = {}
-
-    @property
-    def unit(self) -> str:
-        """What a prediction is."""
-        return self.objective.unit
-
-    @property
-    def lengths(self) -> Indices:
-        """Lengths of the training examples."""
-        return self.objective.lengths
-
-    def epoch_batches(self, epoch: int, max_tokens: int) -> list[Indices]:
-        """Example indices of each batch of an epoch, in order."""
-        return self.objective.epoch_batches(epoch, max_tokens)
-
-    def batch(self, indices: Indices, epoch: int) -> Any:
-        """Training examples."""
-        return self.objective.batch(indices, epoch)
 
     def loss(self, model: Bert, batch: EncoderBatch, smoothing: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
         """Sums over the batch's predictions of the loss to minimise and of the objective's plain loss."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.packed_batch import PackedBatch
+from regard.formatting import round_digits
 from regard.models.base import Model
 from regard.models.layers.block import LayerContext, TransformerBlock
 from regard.models.layers.recurrent import RecurrentEncoder
@@ -140,12 +141,3 @@ def _bin_means(bins: np.ndarray, values: np.ndarray, num_bins: int) -> list[floa
     counts = np.bincount(bins, minlength=num_bins)
     sums = np.bincount(bins, weights=values, minlength=num_bins)
     return [round_digits(total / count) if count else None for total, count in zip(sums, counts, strict=True)]
-
-
-def round_digits(value: float) -> float:
-    """Round to the digits that a log needs.
-
-    >>> round_digits(0.123456789)
-    0.123457
-    """
-    return float(f"{value:.6g}")

@@ -80,19 +80,9 @@ def select_attention(
     check_norm(norm)
     if not record.attention:
         raise UsageError("the record has no attention to show: choose another view")
-    name = attention
-    if attention not in [available.name for available in record.attention]:
-        name, layer, head = parse_site(attention, layer, head)
-    best = record.best
-    if not name and best:
-        name = best[0]
-    selected = record[name] if name else record.attention[0]
-    if best and selected.name == best[0] and head is None and layer in (None, best[1]):
-        _, layer, head = best
-    if layer is None:
-        layer = selected.layers[-1]
+    selected, layer, head = _choose_head(record, attention, layer, head)
     weights = selected.matrix(layer, head) if head is not None else mean_head(selected, layer)
-    has_shift = best == (selected.name, layer, head) and selected.is_generated
+    has_shift = record.best == (selected.name, layer, head) and selected.is_generated
     shift = int(record.view.get("shift", 0)) if has_shift else 0
     if shift:
         weights = _shift_rows(weights, record.texts[selected.rows].special, shift)
@@ -111,6 +101,22 @@ def select_attention(
         table=_normalize(table, columns, norm),
         later=shift,
     )
+
+
+def _choose_head(
+    record: Record, attention: str, layer: int | None, head: int | None
+) -> tuple[AttentionRecord, int, int | None]:
+    """Attention, layer and head of a selection; without a head, their mean is selected."""
+    name = attention
+    if attention not in [available.name for available in record.attention]:
+        name, layer, head = parse_site(attention, layer, head)
+    best = record.best
+    if not name and best:
+        name = best[0]
+    selected = record[name] if name else record.attention[0]
+    if best and selected.name == best[0] and head is None and layer in (None, best[1]):
+        _, layer, head = best
+    return selected, selected.layers[-1] if layer is None else layer, head
 
 
 def _shift_rows(weights: Weights, special: Sequence[bool], steps: int) -> Weights:

@@ -196,12 +196,11 @@ class EncoderWeightMatcher(WeightMatcher):
         return self._current_names.get(hf_name)
 
     def _ignored_reason(self, hf_name: str) -> str:
-        if hf_name.endswith(("position_ids", "token_type_ids", *(self._row.buffers if self._row is not None else ()))):
+        buffers = () if self._row is None else self._row.buffers
+        if hf_name.endswith(("position_ids", "token_type_ids", *buffers)):
             return BUFFER
-        for name, copies in self._copies.items():  # of an untied bias, the copy may be read in place of the bias
-            is_replaced = name in self._table and self._table[name] == copies and hf_name.endswith(".bias")
-            if hf_name in copies or (copies and is_replaced):
-                return TIED_COPY
+        if self._is_tied_copy(hf_name):
+            return TIED_COPY
         heads = {} if self._row is None else self._row.heads
         for head, names in heads.items():
             if any(is_in_module(hf_name, module) for _, module in names.names):
@@ -211,3 +210,11 @@ class EncoderWeightMatcher(WeightMatcher):
             if is_in_module(hf_name, module):
                 return HEAD_REASON.format(head)
         return "not a weight that this type of model has"
+
+    def _is_tied_copy(self, hf_name: str) -> bool:
+        """Whether a tensor is a copy of another one; of an untied bias, the copy may be read in place of the bias."""
+        for name, copies in self._copies.items():
+            is_replaced = self._table.get(name) == copies and hf_name.endswith(".bias")
+            if hf_name in copies or (copies and is_replaced):
+                return True
+        return False

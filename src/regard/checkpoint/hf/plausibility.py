@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +34,8 @@ def find_doubts(
     model_type = str(hf_config.get("model_type"))
     fields = _known_fields(model_type)
     check_field_names(hf_config, (*(name for name, _ in fields), *_OTHER_FIELDS), where)
-    doubts = []
-    stacks = [config.encoder, config.decoder] if isinstance(config, TransformerConfig) else [config.stack]
     head_fields = [name for name, setting in fields if setting.endswith("num_heads")]
-    for field, stack in zip(head_fields, stacks, strict=True):
-        head_size = config.hidden_size // stack.num_heads
-        if field not in hf_config:
-            doubts.append(f"{field} is missing: {stack.num_heads} heads are assumed, which the weights do not show")
-        elif head_size & (head_size - 1) and head_size not in _UNUSUAL_POWERS:
-            doubts.append(
-                f"{field} is {stack.num_heads}: heads of size {head_size} are unusual, and the weights do not show it"
-            )
+    doubts = _find_head_doubts(hf_config, config, head_fields)
     if isinstance(config, BertConfig) and config.layer_groups and config.stack.num_layers not in _ALBERT_LAYERS:
         num_layers = config.stack.num_layers
         doubts.append(
@@ -58,6 +49,23 @@ def find_doubts(
             f"it allows {config.max_positions} positions, {TOKENIZER_CONFIG} {max_length} tokens: one of them is wrong"
         )
     return [f"{where}: {doubt}" for doubt in doubts]
+
+
+def _find_head_doubts(
+    hf_config: Mapping[str, Any], config: BertConfig | GptConfig | TransformerConfig, head_fields: Sequence[str]
+) -> list[str]:
+    """Numbers of heads that are missing, or give heads of an unusual size."""
+    doubts = []
+    stacks = [config.encoder, config.decoder] if isinstance(config, TransformerConfig) else [config.stack]
+    for field, stack in zip(head_fields, stacks, strict=True):
+        head_size = config.hidden_size // stack.num_heads
+        if field not in hf_config:
+            doubts.append(f"{field} is missing: {stack.num_heads} heads are assumed, which the weights do not show")
+        elif head_size & (head_size - 1) and head_size not in _UNUSUAL_POWERS:
+            doubts.append(
+                f"{field} is {stack.num_heads}: heads of size {head_size} are unusual, and the weights do not show it"
+            )
+    return doubts
 
 
 def _known_fields(model_type: str) -> list[tuple[str, str]]:

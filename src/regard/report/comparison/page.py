@@ -9,7 +9,7 @@ from pathlib import Path
 from regard.checkpoint.atomic import json_bytes, write_file
 from regard.metric_table import METRICS, Metric
 from regard.registry import resolve
-from regard.report.charts import PAGE_STYLE, interval_chart, line_chart
+from regard.report.charts import html_figures, html_table, interval_chart, line_chart, static_page
 from regard.report.comparison.evaluation import LearningCurve
 from regard.report.comparison.report import ComparedModel, ComparisonReport
 
@@ -155,35 +155,19 @@ def markdown(report: ComparisonReport) -> str:
 
 def page(report: ComparisonReport) -> str:
     """The report as one self-contained page."""
-    title = html.escape(report.title)
+    best = next(index for index, model in enumerate(report.models) if model.test is None)
     notes = [
         "; ".join(f"{name}: {detail}" for name, detail in report.details.items()),
         METHOD,
         *signatures(report),
     ]
-    figures = "".join(
-        f"<figure><figcaption><b>{html.escape(name)}</b></figcaption>{chart}</figure>"
-        for name, chart in charts(report).items()
+    return static_page(
+        report.title,
+        f"<p class=lead>{html.escape(report.conclusion)}</p>{html_table(report_table(report), best=best)}"
+        f"<div class=charts>{html_figures(charts(report))}</div>{_html_example(report)}"
+        f"<h2>Models</h2><dl>{_html_models(report)}</dl>"
+        f"<p class=small>{'<br>'.join(html.escape(note) for note in notes)}</p>",
     )
-    return (
-        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>"
-        '<meta name=viewport content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<style>{PAGE_STYLE}</style></head><body><main><h1>{title}</h1>"
-        f"<p class=lead>{html.escape(report.conclusion)}</p>{_html_table(report)}"
-        f"<div class=charts>{figures}</div>{_html_example(report)}<h2>Models</h2><dl>{_html_models(report)}</dl>"
-        f"<p class=small>{'<br>'.join(html.escape(note) for note in notes)}</p></main></body></html>\n"
-    )
-
-
-def _html_table(report: ComparisonReport) -> str:
-    header, *rows = ([html.escape(cell) for cell in row] for row in report_table(report))
-    head = "".join(f"<th scope=col>{cell}</th>" for cell in header)
-    body = ""
-    for model, (name, *cells) in zip(report.models, rows, strict=True):
-        mark = " class=best" if model.test is None else ""
-        body += f"<tr{mark}><th scope=row>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-    return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _html_example(report: ComparisonReport) -> str:
