@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "claims"
 PAGE = ROOT / "docs" / "claims.md"
 NOT_CHECKED = "not checked"
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INTRODUCTION = """\
 # What we found
 
@@ -129,14 +128,13 @@ def _describe_rule(rule: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: float) -> str:
-    """Three digits, with a minus sign and small numbers as powers of ten.
+    """Three significant digits.
 
-    >>> _format_value(-0.0000755), _format_value(6.881)
-    ('−7.55·10⁻⁵', '6.88')
+    >>> _format_value(-0.04567), _format_value(6.881)
+    ('−0.0457', '6.88')
     """
-    mantissa, _, exponent = f"{value:.3g}".partition("e")
-    power = f"·10{str(int(exponent)).translate(SUPERSCRIPTS)}" if exponent else ""
-    return mantissa.replace("-", "−") + power
+    sign = "−" if value < 0 else ""
+    return f"{sign}{abs(value):.3g}"
 
 
 def main() -> None:

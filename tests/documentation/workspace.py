@@ -46,7 +46,7 @@ SHORT_PLANS = {  # verb, or verb and task → options that keep training short
     "probe": ("--sample", "40"),
     "bench": ("--rounds", "1", "--count", "2"),
     "reach": ("--sample", "4"),
-    "cost": ("--rounds", "1", "--lengths", "3,5", "--tokens", "8", "--hidden", "8"),
+    "cost": ("--rounds", "1", "--lengths", "3,5", "--batch-tokens", "8", "--hidden-size", "8"),
 }
 BUDGET_FLAGS = {"--minutes", "--epochs", "--steps", "--seconds"}  # dropped in favour of the short plan
 SMALL_VALUES = {"--seeds": "2", "--restarts": "2", "--hops": "2", "--workers": "1", "--max-new-tokens": "5"}
@@ -148,10 +148,9 @@ def shorten(arguments: list[str]) -> list[str]:
     ['distil', 'teacher', 'a.csv', '--out', 'x', '--steps', '2', '--threads', '1']
     """
     verb = arguments[0]
-    task = " ".join(arguments[:2])
-    if task == "train story-qa" and "--arch" in arguments:
-        task = "train"  # RNNs and Transformers are trained in steps, memory networks in epochs
-    plan = SHORT_PLANS.get(task, SHORT_PLANS.get(verb, ()))
+    plan = SHORT_PLANS.get(" ".join(arguments[:2]), SHORT_PLANS.get(verb, ()))
+    if arguments[:2] == ["train", "story-qa"] and "--arch" in arguments:  # trained as in other tasks
+        plan = SHORT_PLANS["train"]
     is_of_finished_runs = (verb == "compare" and "--arch" not in arguments) or "--history" in arguments
     if is_of_finished_runs:
         plan = ()
