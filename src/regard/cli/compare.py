@@ -39,7 +39,7 @@ counts is a baseline that counts words: logistic regression on words and bigrams
 phrase near most words of the question, or the most frequent answer. MODEL is a folder or a name on the hub:
 frozen:MODEL trains a head on its states, tuned:MODEL all of its weights, features:MODEL an RNN over its frozen states.
 CELL:ATTENTION is an RNN with that cell and attention; hard is additive, with a straight-through estimator. NAME=ENTRY
-names an entry, so that one can take part twice.
+names an entry, so that it can take part twice.
 
 \b
   regard compare train.de train.en --test test.de test.en --arch gru:none,gru:additive,transformer --out report

@@ -10,9 +10,10 @@ from regard.cli.output import check_report_name, note, print_report
 
 HELP = """Measure what architectures cost by sequence length: seconds and operations of an update, and state size.
 
-Fresh translation models of one size are trained on random tokens, with equally many tokens in an update at every
-length; rounds are interleaved. Operations are those of matrix products, forward and backward. The state is what is kept
-while a sentence is generated: an RNN's has one size, a Transformer's key-value cache grows with each token.
+Translation models of one size with random weights are trained on random tokens, with equally many tokens in an update
+at every length; rounds are interleaved. Operations are those of matrix products, forward and backward. The state is
+what is kept while a sentence is generated: an RNN's has a fixed size, a Transformer's key-value cache grows with each
+token.
 
 \b
   regard cost --out cost.html

@@ -18,7 +18,7 @@ MAKE = """Generate data: pairs (dates, numbers, spoken, copy, reverse, sort or r
 
 Dates and numbers need the extra `numbers`.
 
-Each target belongs to one split, so that no test pair occurs in training data; of recall, each source.
+Each target (of recall, each source) belongs to one split, so that no test pair occurs in training data.
 
 A source of recall is letters with one digit among them, its target the digit: `c a 7 f b d` → `7`. The letters after
 the digit are the distance, between LOW and HIGH of --distance with equal probability; every source has HIGH letters.

@@ -34,9 +34,10 @@ beside the differences between heads; four times the examples halve them. Classi
 their training, unless --text or --label is set. The file of --out has all heads, even without --all.
 
 --links scores every head on sentences with a pronoun instead: how often the pronoun attends more to its antecedent than
-to another noun, with a confidence interval, beside the baseline that takes the nearest noun. FILES then have columns
-sentence, pronoun (index of the word, from 0), right and wrong (the nouns); `regard data make coreference` writes such.
-As the best of many heads is good by chance, heads are chosen on one half of the pairs and scored on the other.
+to another noun, with a confidence interval, compared with the baseline that takes the nearest noun. FILES then have the
+columns sentence, pronoun (index of the word, from 0), right and wrong (the nouns), as `regard data make coreference`
+writes them. The best of many heads looks good by chance, so heads are chosen on one half of the pairs and scored on the
+other.
 
 \b
   regard heads runs/en-de dev.tsv

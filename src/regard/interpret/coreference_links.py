@@ -105,8 +105,8 @@ def select_readable(
         groups = [group for group in groups if _differs_before_pronoun([sentences[index] for index in group])]
         if not groups:
             raise UsageError(
-                "no sentence has what decides before the pronoun: the model reads from left to right and cannot know; "
-                "`regard data make coreference` makes such sentences, too"
+                "in no sentence do both nouns and the deciding word precede the pronoun: the model reads from left to "
+                "right and cannot know; `regard data make coreference` also writes such sentences"
             )
     selected = [sentences[index] for group in groups for index in group]
     starts = np.cumsum([0, *map(len, groups)])
