@@ -67,7 +67,7 @@ def _section(comparison: Comparison, results: Path) -> str:
     if not path.is_file():
         return "\n".join([*parts, f"Not run yet. Rows: {'; '.join(comparison.rows)}. {_budget(comparison)}\n"])
     result = read_json(path)
-    return "\n".join([*parts, _table(result), _verdict(result), _origin(result, comparison)])
+    return "\n".join([*parts, _table(result), f"{result['report']['conclusion']}\n", _origin(result, comparison)])
 
 
 def _table(result: Mapping[str, Any]) -> str:
@@ -91,26 +91,6 @@ def _describe_test(test: Mapping[str, Any] | None) -> str:
         return "best"
     level = "" if test["significant"] else ", not significant"
     return f"{test['difference']:+.1f} (p = {test['p_value']:.3f}{level})"
-
-
-def _verdict(result: Mapping[str, Any]) -> str:
-    """Conclusion of the comparison, and whether attention wins among the rows that are trained from scratch."""
-    report = result["report"]
-    verdict = report["attention"]
-    sentences = [report["conclusion"]]
-    if verdict is not None:
-        test = verdict["test"]
-        metric = METRICS[report["metric"]]
-        gain = test["difference"] if metric.larger_is_better else -test["difference"]
-        if not test["significant"]:
-            outcome = "does not differ significantly from"
-        else:
-            outcome = "is better than" if gain > 0 else "is worse than"
-        sentences.append(
-            f"From scratch, the best model with attention, {verdict['attending']}, {outcome} the best one without, "
-            f"{verdict['plain']} ({test['difference']:+.1f} points)."
-        )
-    return " ".join(sentences) + "\n"
 
 
 def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
