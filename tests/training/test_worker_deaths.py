@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import TrainingError
+from regard.training.distributed import LostRankError
 from regard.training.heartbeat import FrozenRankError
 from regard.training.launcher import run_ranks
 from tests.scale import HANG_GUARD
@@ -108,6 +109,24 @@ def test_a_death_ends_a_run_that_torchrun_started(pairs: Path, undisturbed: Path
 def test_a_worker_that_dies_before_it_joins_is_shown_with_its_last_output() -> None:
     script = "import os, sys, time; print('no port'); sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(600)"
     with pytest.raises(TrainingError, match="rank 1 ended with code 7: .*\nIts last output:\n  no port$"):
+        run_ranks(2, ["-c", script])
+
+
+def test_a_rank_that_never_joins_ends_the_others_after_the_time_limit() -> None:
+    script = """
+import os, time
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        time.sleep(600)
+    from regard.training import distributed
+    distributed.JOIN_SECONDS = 2
+    with distributed.Distributed.from_environment():
+        pass
+main()
+"""
+    with pytest.raises(LostRankError, match="^not all 2 processes joined within 2 s .*: look for the message"):
         run_ranks(2, ["-c", script])
 
 
