@@ -202,6 +202,30 @@ def test_a_run_that_still_improves_needs_more_time_unless_patience_ended_it() ->
     assert judge(evaluations, metric="bleu", updates=2000, baselines=[TOKENS], limit=None).status == "ok"
 
 
+def test_a_run_whose_time_ended_within_the_first_epoch_needs_more_time() -> None:
+    majority = TrivialBaseline("always “entity”", {"accuracy": 22.6})
+    evaluations = [{"step": step, "accuracy": 47.0, "loss": 1.37, "best": step == 18} for step in range(4, 22)]
+
+    def judge_epochs(epochs: float, limit: Limit = MINUTES, updates: int = 21, is_pretrained: bool = False) -> str:
+        verdict = judge(
+            evaluations,
+            metric="accuracy",
+            updates=updates,
+            baselines=[majority],
+            limit=limit,
+            epochs=epochs,
+            is_pretrained=is_pretrained,
+        )
+        return verdict.text
+
+    reason = "more time is needed: the time ended after 21 updates, on 13 % of the training data"
+    assert judge_epochs(0.13).startswith(f"{reason}; train longer: --minutes 40")
+    assert not judge_epochs(1.5)
+    assert not judge_epochs(0.13, Limit("--steps", 21))
+    assert not judge_epochs(0.13, updates=500)
+    assert not judge_epochs(0.13, is_pretrained=True)
+
+
 def test_a_score_after_the_best_is_no_reason_for_more_time() -> None:
     evaluations = history(lambda progress: {"bleu": 20 * progress, "loss": 4 - progress, "perplexity": 60.0})
     evaluations[-1] |= {"bleu": 18.0, "loss": 3.1, "best": False}

@@ -278,6 +278,7 @@ class BatchProcedure:
             [event for event in self.context.directory.read_log() if event.get("event") == "evaluate"],
             metric=self.metric,
             updates=counters.step,
+            epochs=trainer.epochs(),
             baselines=self.experiment.trivial_baselines(),
             limit=limit if reason == "plan done" else None,
             learning_rate=config.learning_rate,

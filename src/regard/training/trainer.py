@@ -187,10 +187,14 @@ class Trainer:
         if config.steps:
             shares.append(counters.step / config.steps)
         if config.epochs:
-            shares.append((counters.epoch + counters.batch_index / max(1, len(self._batches()))) / config.epochs)
+            shares.append(self.epochs() / config.epochs)
         if config.minutes:
             shares.append(self._time_progress())
         return min(1.0, max(shares))
+
+    def epochs(self) -> float:
+        """Passes over the training data so far."""
+        return self.counters.epoch + self.counters.batch_index / max(1, len(self._batches()))
 
     def _time_progress(self) -> float:
         """Share of the plan that is done by the clock, from the progress at the start of this loop to 1."""

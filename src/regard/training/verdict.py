@@ -13,6 +13,7 @@ from regard.metric_table import METRICS, Metric
 Status = Literal["ok", "needs_more_time", "learned_nothing"]
 
 FEW_UPDATES = 20  # too few for a generative model that starts from random weights
+FEW_UPDATES_OF_AN_EPOCH = 200  # too few for random weights where the time ended within the first epoch
 ENOUGH_UPDATES = 1000  # target of the remedy for too few updates
 LOWER_RATE = 3.0  # divisor of a learning rate with which nothing was learned
 LONGER = 4.0  # factor on the limit, where the updates so far do not suggest one
@@ -164,14 +165,15 @@ def judge(
     updates: int,
     baselines: Sequence[TrivialBaseline],
     limit: Limit | None,
+    epochs: float = math.inf,
     learning_rate: float = 0.0,
     is_pretrained: bool = False,
 ) -> Verdict:
     """Judge a run by its evaluations, oldest first, each with its `step`; the last one marked `best` is the model's.
 
     `metric` is the name of the metric that ranks them. `limit` is the setting that ended the run; None where it ended
-    by patience or at its target. `learning_rate` is the base rate of the run, 0 where it is not known. Models that
-    start from pretrained weights need no minimum of updates.
+    by patience or at its target. `epochs` is the number of passes over the training data. `learning_rate` is the base
+    rate of the run, 0 where it is not known. Models that start from pretrained weights need no minimum of updates.
     """
     history = list({evaluation["step"]: evaluation for evaluation in evaluations}.values())
     baseline_scores = {baseline.rule: dict(baseline.scores) for baseline in baselines}
@@ -190,6 +192,9 @@ def judge(
     if limit is None or _is_good(best):
         return ok
     reason = _describe_improvement(history, best, metric)
+    ends_early = limit.option == "--minutes" and epochs < 1 and updates < FEW_UPDATES_OF_AN_EPOCH
+    if ends_early and not is_pretrained:
+        reason = f"the time ended after {updates:,} updates, on {100 * epochs:.0f} % of the training data"
     if not reason:
         return ok
     retry = limit.longer(LONGER)
