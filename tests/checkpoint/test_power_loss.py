@@ -242,6 +242,12 @@ def weights(step: int) -> dict[str, torch.Tensor]:
     return {"token_embedding.weight": torch.full((3, 2), float(step)), "output_bias": torch.arange(5) * float(step)}
 
 
+def run_state(revision: int) -> dict[str, Any]:
+    """Content of run.json, with all of its parts."""
+    objects: dict[str, Any] = {name: {} for name in ("config", "data_digests", "files", "resolved", "environment")}
+    return {**objects, "unit": "step", "revision": revision}
+
+
 def log_line(step: int) -> dict[str, float]:
     return {"step": step, "loss": step / 7}
 
@@ -265,7 +271,7 @@ def record_run(root: Path) -> list[Operation]:
     run = RunDirectory(root / "run", disk=disk)
     call(run.lock)
     for step in range(1, 8):
-        call(run.write_run, {"revision": step}, promise=step)
+        call(run.write_run, run_state(step), promise=step)
         if step == 5:  # an interrupted run resumes: its log beyond the last checkpoint is truncated
             call(run.append_log, {"step": 5, "loss": "lost"})
             call(run.truncate_log, 4)
