@@ -60,6 +60,7 @@ def test_a_tiny_run_prints_rows_and_writes_a_file_and_a_plot(tmp_path: Path) -> 
     assert f"torch {FAST_PRECISION}" in plot_text
 
 
+@pytest.mark.slow
 def test_the_rnn_with_input_feeding_has_the_size_of_the_peer(tmp_path: Path) -> None:
     """Speeds can be compared because both have nearly as many weights."""
     size = RECURRENT_SIZES["tiny"]
@@ -75,6 +76,7 @@ def test_the_rnn_with_input_feeding_has_the_size_of_the_peer(tmp_path: Path) -> 
     assert all(row["value"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_peer_reports_its_best_setting(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     flags = "--quick --size tiny --only latency --repeats 1 --threads 2 --peers transformers --json".split()
