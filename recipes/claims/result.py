@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from recipes.claims.claim import ClaimConfig
 from recipes.claims.measure import Measurement, Points
 from recipes.claims.rules import Interval, combine_verdicts
@@ -69,9 +71,7 @@ class ClaimResult:
     def curves(self) -> dict[str, Points]:
         """Mean curve of each model that has one."""
         return {
-            model: tuple(
-                (points[0][0], fmean(y for _, y in points)) for points in zip(*(run.curve for run in runs), strict=True)
-            )
+            model: average_curves([run.curve for run in runs])
             for model, runs in self.measurements.items()
             if runs[0].curve
         }
@@ -119,6 +119,23 @@ class ClaimResult:
         for name, content in contents.items():
             write_file(folder / name, content)
         return [folder / name for name in contents]
+
+
+def average_curves(curves: Sequence[Points]) -> Points:
+    """Mean of the curves of several seeds, point by point; interpolated where they have different numbers of points.
+
+    >>> average_curves([((1.0, 2.0), (2.0, 4.0)), ((1.0, 4.0), (2.0, 8.0))])
+    ((1.0, 3.0), (2.0, 6.0))
+    >>> average_curves([((0.0, 1.0), (4.0, 9.0)), ((0.0, 1.0), (2.0, 3.0), (4.0, 5.0))])
+    ((0.0, 1.0), (4.0, 7.0))
+    """
+    if len({len(curve) for curve in curves}) == 1:
+        return tuple((fmean(x for x, _ in points), fmean(y for _, y in points)) for points in zip(*curves, strict=True))
+    first = max(curve[0][0] for curve in curves)
+    last = min(curve[-1][0] for curve in curves)
+    xs = [x for x, _ in min(curves, key=len) if first <= x <= last]
+    interpolated = [np.interp(xs, *zip(*curve, strict=True)) for curve in curves]
+    return tuple(zip(xs, np.mean(interpolated, axis=0).tolist(), strict=True))
 
 
 def read_result(folder: Path, name: str) -> dict[str, Any] | None:
