@@ -134,7 +134,7 @@ def average_curves(curves: Sequence[Points]) -> Points:
     first = max(curve[0][0] for curve in curves)
     last = min(curve[-1][0] for curve in curves)
     xs = [x for x, _ in min(curves, key=len) if first <= x <= last]
-    interpolated = [np.interp(xs, *zip(*curve, strict=True)) for curve in curves]
+    interpolated = [np.interp(xs, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
     return tuple(zip(xs, np.mean(interpolated, axis=0).tolist(), strict=True))
 
 
