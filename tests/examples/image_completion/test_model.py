@@ -145,6 +145,7 @@ def test_digits_are_learned_and_the_held_out_ones_completed(tmp_path: Path, caps
     assert "indices from 0 to 1796" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_commands_run_as_a_module_of_the_repository(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn has the digits")
     command = [sys.executable, "-m", "examples.image_completion", "train", "--out", str(tmp_path / "digits")]
