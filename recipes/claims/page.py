@@ -67,8 +67,8 @@ def _summarize(verdicts: Mapping[str, str], results: Mapping[str, Mapping[str, A
         NOT_CHECKED: ("has not been checked yet", "have not been checked yet"),
     }
     counted = ", ".join(
-        f"{counts[verdict]} {one if counts[verdict] == 1 else several}"
-        for verdict, (one, several) in texts.items()
+        f"{counts[verdict]} {singular if counts[verdict] == 1 else plural}"
+        for verdict, (singular, plural) in texts.items()
         if counts[verdict]
     )
     minutes = sum(result["minutes"] for result in results.values())

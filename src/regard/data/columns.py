@@ -239,7 +239,7 @@ class _ColumnResolver:
         return int(column) - 1
 
     def _unnamed_column(self, role: str) -> DataError:
-        what = f"{self.num_cells} column{'s' * (self.num_cells != 1)}"
+        what = format_count(self.num_cells, "column")
         if self.has_header:
             names = f": {', '.join(self.header_names)}" if self.header_names else ""
             what += f"{names}, and none is named {role}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 from regard.errors import CheckpointError
+from regard.formatting import format_count
 from regard.metric_table import METRICS, Metric
 
 Status = Literal["ok", "needs_more_time", "learned_nothing"]
@@ -194,7 +195,7 @@ def judge(
     reason = _describe_improvement(history, best, metric)
     ends_early = limit.option == "--minutes" and epochs < 1 and updates < FEW_UPDATES_OF_AN_EPOCH
     if ends_early and not is_pretrained:
-        reason = f"the time ended after {updates:,} updates, on {100 * epochs:.0f} % of the training data"
+        reason = f"the time ended after {format_count(updates, 'update')}, on {100 * epochs:.0f} % of the training data"
     if not reason:
         return ok
     retry = limit.longer(LONGER)
@@ -205,7 +206,7 @@ def judge(
 def _reason_for_nothing(
     updates: int, has_few_updates: bool, unbeaten: TrivialBaseline | None, best: Mapping[str, Any]
 ) -> str:
-    count = "1 update" if updates == 1 else f"{updates:,} updates"
+    count = format_count(updates, "update")
     too_few = f"{count} {'is' if updates == 1 else 'are'} too few"
     if unbeaten is None:
         return too_few
