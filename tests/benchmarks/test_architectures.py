@@ -108,11 +108,34 @@ def test_finished_runs_are_kept(finished: Workplace) -> None:
 def test_the_page_shows_results_and_what_is_not_run_yet(finished: Workplace, tmp_path: Path) -> None:
     shutil.copy(finished.results / "classify-ag_news-6600.json", tmp_path)
     text = page.build_page(tmp_path)
-    (section,) = [part for part in text.split("## ") if part.startswith("AG News")]
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    section = sections[page.TITLES["classify-ag_news-6600"]]
+    assert "| Classification: test accuracy, % | AG News |" in sections["Overview"]
+    assert "\n| RNN, attention | " in sections["Overview"]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")][2:]
     assert sorted(rows) == sorted(find("classify-ag_news-6600").rows)
     assert "Of the models trained from scratch" in section
     assert text.count("Not run yet.") == len(COMPARISONS) - 1
+
+
+@pytest.mark.parametrize(
+    ("difference", "significant", "sentence"),
+    [
+        (4.0, True, "the best with attention beats the best without on TREC."),
+        (-4.0, True, "the best without attention is better on TREC."),
+        (4.0, False, "they do not differ significantly on TREC."),
+    ],
+)
+def test_the_overview_states_where_attention_wins(difference: float, significant: bool, sentence: str) -> None:
+    verdict = {"test": {"difference": difference, "significant": significant}}
+    text = page.describe_attention({"classify-trec": {"metric": "accuracy", "attention": verdict}})
+    assert text == f"Of the models trained from scratch, {sentence}"
+
+
+def test_less_error_is_a_win() -> None:
+    verdict = {"test": {"difference": -4.0, "significant": True}}
+    text = page.describe_attention({"stories-babi-1": {"metric": "error", "attention": verdict}})
+    assert text == "Of the models trained from scratch, the best with attention beats the best without on bAbI 1."
 
 
 def test_results_and_page_agree_with_the_stages() -> None:
