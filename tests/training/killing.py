@@ -6,7 +6,8 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,28 @@ def kill_during_training(
         assert process.returncode in (0, -signal.SIGKILL)
         shutil.rmtree(out)
     raise AssertionError(f"{ATTEMPTS} trainings ended before they could be killed")
+
+
+def train_killed_and_whole(arguments: Sequence[str], folder: Path) -> tuple[Path, Path]:
+    """Run `regard train` twice: killed by SIGKILL after a checkpoint and resumed, and in one piece.
+
+    Return both run directories.
+    """
+
+    def start(out: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "regard", "train", *arguments, "--save-every", "7", "--threads", "1"]
+        command += ["--precision", "float32", "--json", "--out", str(out)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    killed, whole = folder / "killed", folder / "whole"
+    kill_during_training(start, killed, lambda event: event["event"] == "step" and event["step"] > 8)
+    processes = [start(out) for out in (killed, whole)]
+    outputs = []
+    for process in processes:
+        output, errors = process.communicate()
+        assert process.returncode == 0, errors
+        outputs.append([json.loads(line) for line in output.splitlines()])
+    resumed_steps = [[event["step"] for event in events if event["event"] == "resume"] for events in outputs]
+    assert resumed_steps[0] and resumed_steps[0][0] > 0
+    assert not resumed_steps[1]
+    return killed, whole

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from regard.tasks.translation import TranslationObjective
 from regard.training.experiments.base import HEAD_PREFIXES
 from regard.training.run import train_run
 from tests.encoders import saved_encoder
-from tests.training.killing import kill_during_training
+from tests.training.killing import train_killed_and_whole
 from tests.training.listener import sittings
 from tests.training.task_data import SENTENCES, write_data
 
@@ -121,21 +119,11 @@ def test_interrupted_decoders_end_in_the_same_bits(
 
 def test_a_killed_process_resumes_with_the_same_bits_and_the_same_adapter(bases: Path, tmp_path: Path) -> None:
     data = write_data(tmp_path, "classify")
-
-    def start(out: Path) -> subprocess.Popen[str]:
-        options = ["--from", str(bases / "encoder"), "--lora", "2", "--lora.keep_adapter", "true", "--steps", "60"]
-        options += ["--save-every", "7", "--threads", "1", "--precision", "float32", "--batch-tokens", "64"]
-        command = [sys.executable, "-m", "regard", "train", "classify", str(data), "--out", str(out), "--json"]
-        return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    kill_during_training(start, tmp_path / "killed", lambda event: event["event"] == "step" and event["step"] > 8)
-    processes = [start(tmp_path / name) for name in ("killed", "whole")]
-    for process in processes:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+    options = ["--from", str(bases / "encoder"), "--lora", "2", "--lora.keep_adapter", "true", "--steps", "60"]
+    runs = train_killed_and_whole(["classify", str(data), *options, "--batch-tokens", "64"], tmp_path)
     for folder in ("", "adapter"):
-        weights = [load_encoder(tmp_path / name / folder).weights for name in ("killed", "whole")]
-        assert not changed_weights(*weights)
+        killed, whole = (load_encoder(run_directory / folder).weights for run_directory in runs)
+        assert not changed_weights(killed, whole)
 
 
 def test_frozen_layers_have_no_lora_update(bases: Path, tmp_path: Path) -> None:

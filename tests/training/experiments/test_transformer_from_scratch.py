@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ from regard.tasks.tagging_objectives import TaggingObjective
 from regard.text.special_tokens import SpecialTokens
 from regard.training.run import train_run
 from regard.view.record.record import Record
-from tests.training.killing import kill_during_training
+from tests.training.killing import train_killed_and_whole
 from tests.training.listener import sittings
 from tests.training.task_data import write_data
 
@@ -154,20 +152,9 @@ def test_the_recipe_of_a_run_trains_the_same_model_again(runs: Mapping[str, Path
 
 def test_a_killed_process_resumes_with_the_same_bits(tmp_path: Path) -> None:
     data = write_data(tmp_path, "classify", SENTENCES)
-
-    def start(out: Path) -> subprocess.Popen[str]:
-        options = "--steps 40 --save-every 7 --threads 1 --precision float32 --batch-tokens 96 --json"
-        command = [sys.executable, "-m", "regard", "train", "classify", str(data), "--arch", "transformer"]
-        command += [*options.split(), "--transformer.token_dropout", "0.2", "--out", str(out)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    kill_during_training(start, tmp_path / "killed", lambda event: event["event"] == "step" and event["step"] > 8)
-    processes = [start(tmp_path / name) for name in ("killed", "whole")]
-    for process in processes:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-    killed, whole = (tmp_path / name / "model.safetensors" for name in ("killed", "whole"))
-    assert killed.read_bytes() == whole.read_bytes()
+    options = "--arch transformer --steps 40 --batch-tokens 96 --transformer.token_dropout 0.2"
+    killed, whole = train_killed_and_whole(["classify", str(data), *options.split()], tmp_path)
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
