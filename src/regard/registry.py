@@ -192,7 +192,7 @@ TASKS: Registry[Task] = Registry(
                 )
             },
             run_config=f"{_RUNS}:AnswerRun",
-            summary="fine-tune extractive question answering",
+            summary="fine-tune or train a model for extractive question answering",
             data="questions and passages in SQuAD format",
             commands=(
                 "squad.json --from bert-base-uncased --out runs/answers",

@@ -104,7 +104,7 @@ def test_answers_come_with_the_attention_of_every_hop(workspace: Path, tmp_path:
 def test_answers_are_printed_as_json(workspace: Path, capfd: Output) -> None:
     assert run(answer_command(workspace, "Where is Mary?", "--json", "--top-k", "2")) == 0
     (answer,) = map(json.loads, capfd.readouterr().out.splitlines())
-    assert (answer["question"], answer["text"], answer["forgotten"]) == ("Where is Mary?", "office", 0)
+    assert (answer["question"], answer["text"], answer["truncated_sentences"]) == ("Where is Mary?", "office", 0)
     assert len(answer["alternatives"]) == 1
     assert [len(row) for row in answer["hops"]] == [3, 3]
     assert answer["supporting"][0]["sentence"] == "Mary went to the office."

@@ -319,7 +319,7 @@ def test_a_record_of_an_answer_has_the_probabilities_of_one_window() -> None:
 def test_a_record_of_a_story_lists_forgotten_sentences() -> None:
     story = ["John went out."] * 4 + ["Mary went home."] * 3
     answer = build_story_qa().answer(story, "Where is Mary?")
-    assert answer.forgotten == 2
+    assert answer.truncated_sentences == 2
     record = answer.record()
     assert "first 2 sentences" in record.omissions[0].omitted
     assert isinstance(record.prediction, LabelProbabilities)

@@ -50,7 +50,7 @@ def test_an_answer_is_a_string_with_scores_and_supporting_sentences(pipeline: St
     assert answer == pipeline(STORY, "Where is Mary?")
     assert answer.question == "Where is Mary?"
     assert len(answer.alternatives) == 2
-    assert answer.forgotten == 0
+    assert answer.truncated_sentences == 0
     scores = [answer.score, *(alternative.score for alternative in answer.alternatives)]
     assert scores == sorted(scores, reverse=True)
     assert 0.5 < answer.score < 1
@@ -77,7 +77,7 @@ def test_a_pickled_answer_keeps_its_fields(pipeline: StoryQAPipeline) -> None:
     answer = pipeline(STORY, "Where is Mary?")
     restored = pickle.loads(pickle.dumps(answer))
     assert (restored, type(restored), restored.question) == ("office", type(answer), "Where is Mary?")
-    assert (restored.score, restored.sentences, restored.forgotten) == (answer.score, answer.sentences, 0)
+    assert (restored.score, restored.sentences, restored.truncated_sentences) == (answer.score, answer.sentences, 0)
     assert np.array_equal(restored.hops, answer.hops)
     alternatives = [(other, other.score) for other in answer.alternatives]
     assert alternatives and [(other, other.score) for other in restored.alternatives] == alternatives
@@ -87,7 +87,7 @@ def test_sentences_beyond_the_memory_are_forgotten(pipeline: StoryQAPipeline) ->
     long_story = ["Sandra went to the hallway.", *["John went to the garden."] * 4, "Mary went to the office."]
     answer = pipeline.answer(long_story, "Where is Mary?")
     assert answer == "office"
-    assert answer.forgotten == 1
+    assert answer.truncated_sentences == 1
     assert answer.hops.shape == (2, 6)
     assert not answer.hops[:, 0].any()
     short_answer = pipeline.answer(long_story[1:], "Where is Mary?")

@@ -77,17 +77,18 @@ def test_references_know_which_answers_the_model_can_give() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_length", "has_pairs", "forgotten"),
+    ("max_length", "has_pairs", "num_truncated"),
     [(18, False, 0), (17, False, 1), (13, False, 2), (21, True, 0), (20, True, 1)],
 )
-def test_of_a_long_story_the_first_sentences_are_left_out(max_length: int, has_pairs: bool, forgotten: int) -> None:
+def test_of_a_long_story_the_first_sentences_are_left_out(max_length: int, has_pairs: bool, num_truncated: int) -> None:
     encoder = build_encoder(has_pairs=has_pairs, max_length=max_length)
     sequences = encoder.encode(STORIES.select([0]))
     (text,) = sequences.texts
-    assert text.forgotten == forgotten
-    assert text.story == build_encoder(has_pairs=False).encode(STORIES).texts[0].story.split(". ", forgotten)[forgotten]
+    assert text.truncated_sentences == num_truncated
+    whole_story = build_encoder(has_pairs=False).encode(STORIES).texts[0].story
+    assert text.story == whole_story.split(". ", num_truncated)[num_truncated]
     assert int(sequences.rows.lengths[0, 0]) <= max_length
-    assert sequences.references.support == ({0 - forgotten, 2 - forgotten},)
+    assert sequences.references.support == ({0 - num_truncated, 2 - num_truncated},)
 
 
 def test_what_cannot_be_read_is_reported_with_its_location() -> None:

@@ -166,7 +166,7 @@ def test_the_first_of_the_best_restarts_is_not_chosen_by_another_metric(data: Pa
     out = tmp_path / "run"
     plain = train(data, tmp_path / "plain", "story-qa", "walks.txt", STORIES)
     chosen = train(data, out, "story-qa", "walks.txt", {**STORIES, "training.metric": "accuracy"})
-    assert chosen.metrics["starts"] == plain.metrics["starts"]  # accuracy and error choose the same restart
+    assert chosen.metrics["restarts"] == plain.metrics["restarts"]  # accuracy and error choose the same restart
     assert chosen.metrics["valid_accuracy"] == pytest.approx(100 - chosen.metrics["valid_error"])
 
 

@@ -208,7 +208,8 @@ def format_story_answer(answer: StoryAnswer, *, first: bool = True) -> list[str]
     lines = [*([] if first else [""]), escape_invisible(answer.question), line]
     if not len(answer.hops):  # a model without attention
         return lines
-    table = hop_table(answer.sentences, answer.hops, width=width, forgotten=answer.forgotten, unit=answer.unit)
+    truncated = answer.truncated_sentences
+    table = hop_table(answer.sentences, answer.hops, width=width, num_truncated=truncated, unit=answer.unit)
     return [*lines, "", *table]
 
 
@@ -227,8 +228,8 @@ def evaluate_stories(test: TestSet) -> None:
     if unknown_answers and test.unknown_answers == "wrong":
         note(f"{unknown_answers}; they count as wrong")
     scores, predictions = model.evaluate(stories, strict=test.unknown_answers == "error", metrics=test.metrics)
-    if scores.forgotten:
-        note(scores.forgotten)
+    if scores.truncation:
+        note(scores.truncation)
     if test.out:
         write_lines(test.out, predictions)
     print_result(scores.to_dict(), [*scores.lines(), *test.metric_lines(scores.metrics)], test.as_json)

@@ -120,7 +120,7 @@ def _select(examples: LabelledTexts, indices: Sequence[int]) -> tuple[list[str],
     return [examples.texts[index] for index in indices], pairs
 
 
-def _format_single_label(scores: dict[str, Any], labels: Sequence[str], account: TruncationReport) -> list[str]:
+def _format_single_label(scores: dict[str, Any], labels: Sequence[str], truncation: TruncationReport) -> list[str]:
     interval = f"{scores['accuracy_low']:.1f} to {scores['accuracy_high']:.1f}"
     confusion = zip(scores["labels"], scores["confusion"], strict=True)
     rows = [[label, *map(str, counts)] for label, counts in confusion]
@@ -130,15 +130,15 @@ def _format_single_label(scores: dict[str, Any], labels: Sequence[str], account:
         "confusion matrix (rows: true labels, columns: predictions):",
         *align_columns([["", *labels], *rows]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
-        account.format(),
+        truncation.format(),
     ]
 
 
-def _format_multi_label(scores: dict[str, Any], account: TruncationReport) -> list[str]:
+def _format_multi_label(scores: dict[str, Any], truncation: TruncationReport) -> list[str]:
     return [
         f"{scores['texts']:,} texts, macro-F1 {scores['macro_f1']:.2f} %, micro-F1 {scores['micro_f1']:.2f} %, "
         f"all labels right {scores['exact_match']:.2f} %",
         *align_columns([[label, f"{f1:.2f}"] for label, f1 in scores["f1_by_label"].items()]),
         f"calibration error {scores['calibration_error']:.4f} (15 bins)",
-        account.format(),
+        truncation.format(),
     ]

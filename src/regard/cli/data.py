@@ -52,9 +52,9 @@ class JoinedDict(TypedDict):
     out: list[str]  # files
 
 
-def _split_option(name: str, noun: str) -> Option:
+def _split_option(name: str, split: str) -> Option:
     return Option(
-        [f"--{name}"], multiple=True, metavar="FILE …", help=f"{noun}: two parallel files, or one with two columns."
+        [f"--{name}"], multiple=True, metavar="FILE …", help=f"{split}: two parallel files, or one with two columns."
     )
 
 

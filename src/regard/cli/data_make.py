@@ -122,8 +122,8 @@ def make(
     )
     num_rows = TABLES[kind](request) if kind in TABLES else _write_synthetic_pairs(request)
     result: GeneratedDict = {"rows": num_rows, "out": list(out)}
-    noun = "rows" if kind in TABLES else "pairs"
-    print_result(result, [f"{num_rows:,} {noun} written to {' and '.join(out)}"], as_json)
+    unit = "rows" if kind in TABLES else "pairs"
+    print_result(result, [f"{num_rows:,} {unit} written to {' and '.join(out)}"], as_json)
 
 
 @dataclass(frozen=True)

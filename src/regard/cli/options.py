@@ -53,10 +53,10 @@ class AutoNumber(click.ParamType[float]):
         try:
             return self.number_range.convert(value, parameter, context)
         except click.BadParameter:
-            noun = "whole number" if isinstance(self.number_range, click.IntRange) else "number"
+            number_type = "whole number" if isinstance(self.number_range, click.IntRange) else "number"
             low = "above" if self.number_range.min_open else "from"
             high = "" if self.number_range.max is None else f" to {self.number_range.max:g}"
-            allowed = f"{AUTO}, or a {noun} {low} {self.number_range.min:g}{high}"
+            allowed = f"{AUTO}, or a {number_type} {low} {self.number_range.min:g}{high}"
             self.fail(f"{value!r}: must be {allowed}", parameter, context)
 
 

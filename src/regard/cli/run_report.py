@@ -58,7 +58,7 @@ def _describe_scores(report: RunResult) -> list[str]:
     rule, baseline_name, baseline_score = _choose_baseline(report.verdict, report)
     names = [name for name in dict.fromkeys((report.metric, baseline_name)) if name]
     fragments = []
-    for split, noun in reversed(SPLITS.items()):
+    for split, split_name in reversed(SPLITS.items()):
         scores = []
         for name in names:
             if f"{split}_{name}" in metrics:
@@ -66,7 +66,7 @@ def _describe_scores(report: RunResult) -> list[str]:
                 spread = "" if deviation is None else f" ± {deviation:.2f}"
                 scores.append(METRICS[name].format_value(metrics[f"{split}_{name}"]) + spread)
         if scores:
-            fragments.append(f"{', '.join(scores)} on {noun} data")
+            fragments.append(f"{', '.join(scores)} on {split_name} data")
     if rule:
         name = "" if len(names) == 1 else f"{METRICS[baseline_name].field_name} "
         fragments.append(f"baseline {name}{METRICS[baseline_name].format.format(baseline_score)} ({rule})")
@@ -90,12 +90,12 @@ def _choose_baseline(verdict: Verdict | None, report: RunResult) -> tuple[str, s
 
 
 def _describe_gain(report: RunResult) -> list[str]:
-    """The gain over a trained baseline, or what a student keeps of its teacher's score."""
+    """The gain over a trained baseline, or what a student retains of its teacher's score."""
     metrics = report.metrics
     for split in reversed(SPLITS):
-        if f"{split}_teacher" in metrics:
+        if f"{split}_retained" in metrics:
             speed = f", {metrics['speed']:.2f} times as fast" if "speed" in metrics else ""
-            retained = metrics[f"{split}_kept"]
+            retained = metrics[f"{split}_retained"]
             return [f"{retained:.1f} % of the teacher's {metrics[f'{split}_teacher']:.2f}{speed}"]
         if f"{split}_baseline" in metrics:
             gain = metrics[f"{split}_gain"]

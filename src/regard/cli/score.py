@@ -21,6 +21,7 @@ from regard.cli.texts import write_output
 from regard.config.data import ReadConfig
 from regard.config.inference import DecodingConfig
 from regard.errors import UsageError
+from regard.formatting import format_count
 
 if TYPE_CHECKING:
     from regard.data.pairs import ParallelTexts
@@ -115,8 +116,8 @@ def score_next_sentences(folder: str, pairs: ParallelTexts, as_json: bool, load_
     model = load_next_sentence(folder, **load_options)
     predictions = model.predict(pairs.source, pairs.target)
     following = sum(prediction.probability > 0.5 for prediction in predictions)
-    noun = "pair" if len(predictions) == 1 else "pairs"
-    note(f"{len(predictions):,} {noun}; predicted to follow: {following:,}; {model.truncation_report.format()}")
+    num_pairs = format_count(len(predictions), "pair")
+    note(f"{num_pairs}; predicted to follow: {following:,}; {model.truncation_report.format()}")
     if as_json:
         return [json_line(prediction.to_dict()) for prediction in predictions]
     return [f"{prediction.probability:.4f}" for prediction in predictions]

@@ -328,10 +328,10 @@ def _convert_number(setting: Knob, value: Any) -> float:
         if not math.isfinite(converted) or (kind is int and abs(converted) > _MAX_INTEGER):
             raise ValueError
     except (OverflowError, TypeError, ValueError):
-        noun = "whole number" if kind is int else "finite number"
+        number_type = "whole number" if kind is int else "finite number"
         if type(value) is int and abs(value) > _MAX_INTEGER:
-            noun += f" of at most {_MAX_INTEGER}"
+            number_type += f" of at most {_MAX_INTEGER}"
         if setting.is_auto:
-            noun += f" or {AUTO}"
-        raise ConfigError(f"{setting.path} must be a {noun}, not {value!r:.60}") from None
+            number_type += f" or {AUTO}"
+        raise ConfigError(f"{setting.path} must be a {number_type}, not {value!r:.60}") from None
     return converted

@@ -86,7 +86,7 @@ def epoch_order(num_examples: int, *, seed: int, epoch: int, digest: str) -> Ind
 def position_uniforms(
     positions: Indices, *, seed: int, epoch: int, digest: str, purpose: int, num_draws: int = 1
 ) -> NDArray[np.float64]:
-    """Draw `count` uniform numbers in [0, 1) for each position, [count, …]; they depend on no other position.
+    """Draw uniform numbers in [0, 1) for each position, [num_draws, …]; they depend on no other position.
 
     Positions are hashed (finalizer of SplitMix64, Steele et al. 2014), so no generator has to be advanced to them.
 
@@ -95,7 +95,7 @@ def position_uniforms(
     np.True_
     """
     rng = epoch_rng(seed=seed, epoch=epoch, digest=digest, purpose=purpose)
-    keys = rng.integers(2**63, size=num_draws, dtype=np.uint64).reshape(-1, *(1,) * positions.ndim)  # [count, 1, …]
+    keys = rng.integers(2**63, size=num_draws, dtype=np.uint64).reshape(-1, *(1,) * positions.ndim)  # [num_draws, 1, …]
     bits = keys + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
     for shift, factor in _MIX_ROUNDS:
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)

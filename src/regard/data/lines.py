@@ -194,12 +194,12 @@ def find_control_characters(text: str, line: int) -> Fault | None:
     control = _CONTROL_CHARACTER.search(text)
     if control is not None:
         character = control.group()
-        noun = {"\0": "NUL", "\r": "a carriage return"}.get(character, "a control character")
+        description = {"\0": "NUL", "\r": "a carriage return"}.get(character, "a control character")
         return Fault(
             line,
             control.start() + 1,
             kind="control character",
-            what=f"{noun} ({_escape_bytes(character.encode())})",
+            what=f"{description} ({_escape_bytes(character.encode())})",
             advice="remove it",
         )
     surrogate = find_lone_surrogate(text)

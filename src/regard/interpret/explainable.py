@@ -107,7 +107,7 @@ def _explainable_story_answer(pipeline: StoryQAPipeline, inputs: Sequence[str], 
     if not isinstance(reader, SequenceReader):
         raise UsageError("attribution and head importance are for models that read tokens: this one reads sentences")
     encoder = reader.encoder
-    text = encoder.writer.write(StoryQuestion("", tuple(sentences), question))
+    text = encoder.formatter.format(StoryQuestion("", tuple(sentences), question))
     classifier: TextModelClassifier | EncoderClassifier
     if isinstance(reader, TextModelStoryReader):
         classifier = TextModelClassifier(reader.model, reader.preprocessor)

@@ -210,7 +210,7 @@ class Label(PipelineResult, str):
 
 
 class ClassificationPipeline(PicklablePipeline):
-    """Classifies texts; `account` counts how much of all texts so far was read."""
+    """Classifies texts; `truncation_report` counts how much of all texts so far was read."""
 
     task_name = TASK
 

@@ -88,7 +88,7 @@ class Answer(PipelineResult):
 
 
 class QuestionAnsweringPipeline(PicklablePipeline):
-    """Answers questions with spans of their passages; `account` counts how passages were read so far."""
+    """Answers questions with spans of their passages; `truncation_report` counts how passages were read."""
 
     task_name = TASK
 

@@ -17,7 +17,7 @@ from regard.pipeline.pickling import PicklablePipeline
 from regard.pipeline.result import PipelineResult, attach_recorder
 from regard.tasks.predictions import PredictedStoryAnswers
 from regard.tasks.scoring import Scoring
-from regard.tasks.story_qa import StoryPrediction, StoryReferences, StoryScores, describe_forgotten, score_answers
+from regard.tasks.story_qa import StoryPrediction, StoryReferences, StoryScores, describe_truncation, score_answers
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.parts import LabelProbabilities, Omission
 from regard.view.record.record import Record
@@ -88,7 +88,7 @@ class StoryAnswerDict(StoryAlternativeDict):
     unit: str  # what a row of `hops` belongs to: hop of a memory network, layer of a Transformer, pooling of an RNN
     hops: list[list[float]]  # [hops, sentences]; the rest of a row's weight is on empty memories, or on other tokens
     supporting: list[SupportingSentenceDict]  # by their largest weight over the hops, largest first
-    forgotten: int  # sentences at the beginning that exceed the model's memory
+    truncated_sentences: int  # at the beginning, those that exceed the model's memory
     backend: str  # what computed it, and in which precision; empty where there is no choice
 
 
@@ -120,13 +120,13 @@ class StoryAnswer(PipelineResult, str):
     alternatives: list[StoryAnswer]  # the next best, best first
     unit: str  # what a row of `hops` belongs to: hop, layer or pooling
     hops: NDArray[np.float32]  # [hops, sentences], no rows in a model without attention; see `StoryAnswerDict`
-    forgotten: int  # sentences at the beginning that exceed the model's memory
+    truncated_sentences: int  # at the beginning, those that exceed the model's memory
 
     @classmethod
     def from_prediction(cls, question: StoryQuestion, prediction: StoryPrediction, unit: str = HOP) -> StoryAnswer:
-        """Build the answer to a question; forgotten sentences get weight 0."""
-        forgotten = len(question.sentences) - prediction.weights.shape[1]
-        hops = np.pad(prediction.weights, ((0, 0), (forgotten, 0)))
+        """Build the answer to a question; truncated sentences get weight 0."""
+        num_truncated = len(question.sentences) - prediction.weights.shape[1]
+        hops = np.pad(prediction.weights, ((0, 0), (num_truncated, 0)))
         answers = []
         for text, probability in ((prediction.text, prediction.probability), *prediction.alternatives):
             answer = cls(text)
@@ -136,7 +136,7 @@ class StoryAnswer(PipelineResult, str):
             answer.alternatives = []
             answer.unit = unit
             answer.hops = hops
-            answer.forgotten = forgotten
+            answer.truncated_sentences = num_truncated
             answers.append(answer)
         answers[0].alternatives = answers[1:]
         return answers[0]
@@ -166,10 +166,10 @@ class StoryAnswer(PipelineResult, str):
     @property
     def omissions(self) -> tuple[Omission, ...]:
         """What the model did not read."""
-        if not self.forgotten:
+        if not self.truncated_sentences:
             return ()
         reason = "the story is longer than the model's memory"
-        return (Omission(reason, f"its first {self.forgotten:,} sentences"),)
+        return (Omission(reason, f"its first {self.truncated_sentences:,} sentences"),)
 
     def record(self, title: str = "", **settings: Any) -> Record:
         """Build the record: of hops, which the answer has, or of a model that reads words, which is run once more."""
@@ -191,7 +191,7 @@ class StoryAnswer(PipelineResult, str):
             "unit": self.unit,
             "hops": [[round(float(weight), 6) for weight in hop] for hop in self.hops],
             "supporting": [sentence.to_dict() for sentence in self.supporting],
-            "forgotten": self.forgotten,
+            "truncated_sentences": self.truncated_sentences,
             "backend": self.backend,
         }
 
@@ -285,5 +285,5 @@ class StoryQAPipeline(PicklablePipeline):
         story_predictions = PredictedStoryAnswers.from_answers(references, answers)
         by_name = Scoring(self.task_name, tuple(metrics)).compute_final(story_predictions)
         pairs = zip(stories.questions, predictions, strict=True)
-        forgotten = describe_forgotten([len(story.sentences) - prediction.num_sentences for story, prediction in pairs])
-        return replace(scores, metrics=by_name, forgotten=forgotten), answers
+        num_truncated = [len(story.sentences) - prediction.num_sentences for story, prediction in pairs]
+        return replace(scores, metrics=by_name, truncation=describe_truncation(num_truncated)), answers

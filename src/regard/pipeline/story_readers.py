@@ -60,7 +60,7 @@ class EncoderStoryReader(SequenceReader):
 
     def record(self, question: StoryQuestion, answer: StoryAnswer, config: RecordConfig) -> Record:
         """Record the attention of all layers over story and question."""
-        text = self.encoder.writer.write(question)
+        text = self.encoder.formatter.format(question)
         special_tokens = self.encoder.special_tokens
         row = encode_row(special_tokens, text.story, text.question, max_length=self.encoder.max_length)
         return EncoderRecorder(self.model, special_tokens).record(
@@ -88,7 +88,7 @@ class TextModelStoryReader(SequenceReader):
         """Record the attention of the pooling over story and question, where there is any."""
         from regard.pipeline.records.text_model_records import TextModelRecorder
 
-        text = self.encoder.writer.write(question).text
+        text = self.encoder.formatter.format(question).text
         recorder = TextModelRecorder(self.model, self.preprocessor)
         record = recorder.record(text, config, task=TASK, label=str(answer), prediction=answer.probabilities)
         return replace(record, title=question.text, omissions=(*record.omissions, *answer.omissions))

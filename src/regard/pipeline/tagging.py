@@ -199,7 +199,7 @@ class TaggedText(PipelineResult):
 
 
 class TokenClassificationPipeline(PicklablePipeline):
-    """Tags the words of texts; `account` counts how texts were read so far."""
+    """Tags the words of texts; `truncation_report` counts how texts were read so far."""
 
     task_name = TASK
 

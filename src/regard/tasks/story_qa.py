@@ -57,11 +57,11 @@ class StoryVocabulary:
             raise CheckpointError(f"{where}: not a vocabulary of words and answers")
         return cls(tuple(words), frozenset(answers))
 
-    def encode(self, text: str, max_length: int = 0, noun: str = "sentence") -> list[int]:
+    def encode(self, text: str, max_length: int = 0, role: str = "sentence") -> list[int]:
         """Word ids of a text; unknown words and texts of more than `max_length` words (0: any) are errors."""
         words = story_words(text)
         if not words:
-            raise DataError(f"the {noun} has no words", advice="write some")
+            raise DataError(f"the {role} has no words", advice="write some")
         for word in words:
             if word not in self.word_ids:
                 raise DataError(
@@ -69,7 +69,7 @@ class StoryVocabulary:
                     advice="it knows only words of the stories that it was trained on",
                 )
         if max_length and len(words) > max_length:
-            raise DataError(f"the {noun} has {len(words)} words, the model holds {max_length}", advice="shorten it")
+            raise DataError(f"the {role} has {len(words)} words, the model holds {max_length}", advice="shorten it")
         return [self.word_ids[word] for word in words]
 
 
@@ -116,18 +116,18 @@ class StoryPrediction:
         return largest
 
 
-def describe_forgotten(forgotten: Sequence[int]) -> str:
+def describe_truncation(truncated_sentences: Sequence[int]) -> str:
     """Count the stories whose first sentences are left out, and these sentences; empty if all are read.
 
-    >>> describe_forgotten([0, 3, 2])
+    >>> describe_truncation([0, 3, 2])
     '2 of 3 stories are longer than what the model reads: their first sentences, 5 in all, are left out'
     """
-    num_stories = sum(count > 0 for count in forgotten)
+    num_stories = sum(count > 0 for count in truncated_sentences)
     if not num_stories:
         return ""
     return (
-        f"{num_stories:,} of {len(forgotten):,} stories are longer than what the model reads: their first sentences, "
-        f"{sum(forgotten):,} in all, are left out"
+        f"{num_stories:,} of {len(truncated_sentences):,} stories are longer than what the model reads: their first "
+        f"sentences, {sum(truncated_sentences):,} in all, are left out"
     )
 
 
@@ -162,7 +162,7 @@ class StoryScores:
 
     tasks: tuple[TaskScore, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)  # by name
-    forgotten: str = ""  # which sentences the model did not read, for the user
+    truncation: str = ""  # which sentences the model did not read, for the user
 
     @property
     def questions(self) -> int:

@@ -51,8 +51,7 @@ class StoryText:
     story: str  # sentences that are read, each closed by a full stop
     question: str  # closed by a question mark
     sentence_lengths: tuple[int, ...]  # tokens of each sentence that is read, with its full stop
-    forgotten: int  # sentences at the beginning that are left out
-    forgotten_tokens: int
+    truncated_sentences: int  # at the beginning of the story, left out
 
     @property
     def text(self) -> str:
@@ -60,13 +59,13 @@ class StoryText:
         return f"{self.story} {self.question}"
 
 
-class StoryWriter:
-    """Writes stories as texts of known words that fit a row.
+class StoryFormatter:
+    """Formats stories as texts of known words that fit a row.
 
     >>> from regard.text.train import build_word_tokenizer
-    >>> writer = StoryWriter(build_word_tokenizer("mary went home where is . ?".split()), ["home"], max_length=9)
+    >>> formatter = StoryFormatter(build_word_tokenizer("mary went home where is . ?".split()), ["home"], max_length=9)
     >>> question = StoryQuestion("one", ("Mary is home.", "Mary went home."), "Where is Mary?")
-    >>> writer.write(question).text, writer.write(question).forgotten
+    >>> formatter.format(question).text, formatter.format(question).truncated_sentences
     ('mary went home . where is mary ?', 1)
     """
 
@@ -78,8 +77,8 @@ class StoryWriter:
         self.capacity = max_length - num_special
         self._sentences: dict[str, str] = {}
 
-    def write(self, question: StoryQuestion) -> StoryText:
-        """Write the last sentences of a story that fit, and its question; faults have their location."""
+    def format(self, question: StoryQuestion) -> StoryText:
+        """Format the last sentences of a story that fit, and its question; faults have their location."""
         sentences = []
         for position, sentence in enumerate(question.sentences):
             if sentence not in self._sentences:
@@ -95,18 +94,17 @@ class StoryWriter:
                 location=question.location,
                 advice="shorten them, or train with a larger --max-length",
             )
-        forgotten = len(sentences) - num_read
+        num_truncated = len(sentences) - num_read
         return StoryText(
-            " ".join(sentences[forgotten:]),
+            " ".join(sentences[num_truncated:]),
             question_text,
-            sentence_lengths=tuple(lengths[forgotten:]),
-            forgotten=forgotten,
-            forgotten_tokens=sum(lengths[:forgotten]),
+            sentence_lengths=tuple(lengths[num_truncated:]),
+            truncated_sentences=num_truncated,
         )
 
-    def _join(self, text: str, end: str, location: str, noun: str = "sentence") -> str:
+    def _join(self, text: str, end: str, location: str, role: str = "sentence") -> str:
         try:
-            self.vocabulary.encode(text, noun=noun)
+            self.vocabulary.encode(text, role=role)
         except DataError as error:
             raise DataError(error.what, location=location, advice=error.advice) from None
         return " ".join([*story_words(text), end])
@@ -220,22 +218,22 @@ class StoryEncoder:
         return SpecialTokens(self.tokenizer)
 
     @cached_property
-    def writer(self) -> StoryWriter:
-        """Writer of stories that fit a row."""
+    def formatter(self) -> StoryFormatter:
+        """Formatter of stories that fit a row."""
         num_special = self.special_tokens.num_special(pair=True) if self.has_pairs else 0
-        return StoryWriter(self.tokenizer, self.answers, max_length=self.max_length, num_special=num_special)
+        return StoryFormatter(self.tokenizer, self.answers, max_length=self.max_length, num_special=num_special)
 
     def encode(self, stories: StoryQuestions, *, strict: bool = False) -> StorySequences[Any]:
         """Encode questions; with `strict`, answers that do not occur in training are errors."""
         if strict:
             refuse_unknown_answers(stories, self.answers)
-        texts = [self.writer.write(question) for question in stories.questions]
+        texts = [self.formatter.format(question) for question in stories.questions]
         labels = {answer: label for label, answer in enumerate(self.answers)}
         references = StoryReferences(
             answers=tuple(question.answer if question.answer in labels else "" for question in stories.questions),
             tasks=tuple(question.task for question in stories.questions),
             support=tuple(
-                {position - text.forgotten for position in question.support}
+                {position - text.truncated_sentences for position in question.support}
                 for question, text in zip(stories.questions, texts, strict=True)
             ),
         )

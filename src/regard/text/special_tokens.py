@@ -272,7 +272,7 @@ def _probe_template(backend: tokenizers.Tokenizer, *, pair: bool) -> SpecialToke
 def with_special_tokens(tokenizer: Tokenizer, cls: str, sep: str, *, double_separator: bool = False) -> Tokenizer:
     """Tokenizer with the template `cls A sep`, and for pairs `cls A sep B sep` with token types 0 and 1.
 
-    With `double`, two separators are between the texts, and all token types are 0 (RoBERTa).
+    With `double_separator`, two separators are between the texts, and all token types are 0 (RoBERTa).
     """
     single = [_template_token(cls), _template_text("A"), _template_token(sep)]
     if double_separator:

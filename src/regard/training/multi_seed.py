@@ -183,7 +183,7 @@ class RestartProcedure(MultiSeedProcedure):
         """Metrics of the best restart, with the validation metrics of all."""
         names = [name for name, value in metrics[best].items() if name.startswith("valid_") and _is_number(value)]
         each = [{"seed": seed} | {name: scores[name] for name in names} for seed, scores in metrics.items()]
-        summary = {**metrics[best], "starts": {"kept": best - self.seeds[0], "each": each}}
+        summary = {**metrics[best], "restarts": {"best": best - self.seeds[0], "each": each}}
         return SeedSummary(summary, verdict, metadata={}, task_changes={"metrics": summary})
 
 

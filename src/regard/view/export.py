@@ -86,9 +86,9 @@ def record_from_weights(
     return Record(title or "weights", texts, (attention,), task="see")
 
 
-def _check_labels(parameter: str, labels: Sequence[str] | None, count: int, noun: str) -> list[str]:
+def _check_labels(parameter: str, labels: Sequence[str] | None, count: int, axis: str) -> list[str]:
     if labels is None:
-        return [f"{noun} {index}" for index in range(count)]
+        return [f"{axis} {index}" for index in range(count)]
     if len(labels) != count:
         raise UsageError(f"{parameter} has {len(labels)} labels, but the weights have {count}")
     return [str(label) for label in labels]

@@ -172,9 +172,9 @@ def parse_site(attention: str, layer: int | None, head: int | None) -> tuple[str
     layers = [int(part) for part in site.split(".") if part.isdigit()]
     site_layer = layers[-1] if layers else None
     site_head = int(head_text) if head_text else None
-    for noun, in_site, requested in (("layer", site_layer, layer), ("head", site_head, head)):
+    for level, in_site, requested in (("layer", site_layer, layer), ("head", site_head, head)):
         if in_site is not None and requested is not None and in_site != requested:
-            raise UsageError(f"{attention!r} names {noun} {in_site}, but {noun} {requested} is requested: keep one")
+            raise UsageError(f"{attention!r} names {level} {in_site}, but {level} {requested} is requested: keep one")
     return site, layer if site_layer is None else site_layer, head if site_head is None else site_head
 
 

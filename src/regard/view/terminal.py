@@ -129,12 +129,12 @@ def bar(fraction: float) -> str:
 
 
 def hop_table(
-    sentences: Sequence[str], hops: Weights, *, width: int = 100, forgotten: int = 0, unit: str = HOP
+    sentences: Sequence[str], hops: Weights, *, width: int = 100, num_truncated: int = 0, unit: str = HOP
 ) -> list[str]:
     """Sentences that any hop attends to, in the order of the story, with the weight of each hop.
 
     `hops` is [hops, sentences], or by another `unit`, such as layer; what is missing to one went to empty memories, or
-    to tokens outside the sentences. The first `forgotten` sentences are beyond the model's memory.
+    to tokens outside the sentences. The first `num_truncated` sentences are beyond the model's memory.
 
     >>> import numpy as np
     >>> for line in hop_table(["Mary went home.", "John slept."], np.array([[0.75, 0.0], [0.25, 0.75]])):
@@ -164,8 +164,8 @@ def hop_table(
     if num_hidden:
         verb = "sentences have" if num_hidden > 1 else "sentence has"
         lines.append(f"{num_hidden} other {verb} a weight below {100 * MIN_WEIGHT:g} %")
-    if forgotten:
-        lines.append(f"sentences beyond the model's memory: the first {forgotten} of {len(rows)}")
+    if num_truncated:
+        lines.append(f"sentences beyond the model's memory: the first {num_truncated} of {len(rows)}")
     return [line.rstrip() for line in lines]
 
 

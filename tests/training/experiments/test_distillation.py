@@ -92,7 +92,7 @@ def test_a_student_keeps_the_accuracy_of_its_teacher(workspace: Path, teacher_fo
     metrics = task["metrics"]
     output = capfd.readouterr().err
     assert metrics["test_accuracy"] > 95
-    assert metrics["test_kept"] == pytest.approx(100 * metrics["test_accuracy"] / metrics["test_teacher"])
+    assert metrics["test_retained"] == pytest.approx(100 * metrics["test_accuracy"] / metrics["test_teacher"])
     assert metrics["speed"] > 0
     assert "layers 1, 4 of the 4" in output
     assert "% of the teacher's" in output
@@ -125,8 +125,8 @@ def test_taggers_and_answerers_are_distilled(workspace: Path, task: str, data: s
     student = distil(workspace, teacher, data, f"{task}-small", "--epochs", "6", "--batch-tokens", "160")
     metrics = student["metrics"]
     assert metrics["valid_teacher"] > 60
-    assert metrics["valid_kept"] == pytest.approx(100 * metrics[metric] / metrics["valid_teacher"])
-    assert metrics["valid_kept"] > 80
+    assert metrics["valid_retained"] == pytest.approx(100 * metrics[metric] / metrics["valid_teacher"])
+    assert metrics["valid_retained"] > 80
 
 
 def test_a_student_reads_several_labels_as_its_teacher(workspace: Path) -> None:

@@ -92,7 +92,7 @@ def test_several_tasks_are_trained_together_and_evaluated_one_by_one(data: Path,
     assert {name: task["questions"] for name, task in tasks.items()} == {"walks": 23, "more": 19}
     assert report.metrics["valid_error"] == pytest.approx((tasks["walks"]["error"] + tasks["more"]["error"]) / 2)
     assert report.metrics["valid_error"] < 40
-    assert len(report.metrics["starts"]["train_errors"]) == 3
+    assert len(report.metrics["restarts"]["train_errors"]) == 3
     last = listener.of("step")[-1]
     assert (last["step"], last["of"], last["fraction"], last["seconds_left"]) == (18, 18, 1.0, 0)
     assert last["questions_per_second"] > 0

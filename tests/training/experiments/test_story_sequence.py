@@ -148,7 +148,7 @@ def test_the_same_questions_are_held_out_for_every_architecture_and_seed(data: P
 def test_an_answer_has_attention_to_sentences_and_a_record_of_words(folder: Path, architecture: str) -> None:
     answer = load(folder)(STORY, "Where is Mary?", top_k=2)
     assert answer == "kitchen"
-    assert (answer.question, answer.forgotten, len(answer.alternatives)) == ("Where is Mary?", 0, 1)
+    assert (answer.question, answer.truncated_sentences, len(answer.alternatives)) == ("Where is Mary?", 0, 1)
     assert answer.hops.shape == {"rnn": (1, 2), "transformer": (2, 2)}[architecture]
     assert {support.sentence_index for support in answer.supporting} == {1, 2}
     record = answer.record()
@@ -258,17 +258,17 @@ def test_the_best_of_several_restarts_is_kept(
     settings = {"training.restarts": 3, "training.seed": 5, "training.steps": 12, "training.save_every": 5}
     listener = Listener()
     report = train(data, tmp_path / "run", architecture, listener, **settings)
-    starts = report.metrics["starts"]
+    restarts = report.metrics["restarts"]
     single = [read_json(tmp_path / f"run/seeds/{seed}/task.json")["metrics"] for seed in (5, 6, 7)]
-    assert [start["seed"] for start in starts["each"]] == [5, 6, 7]
+    assert [restart["seed"] for restart in restarts["each"]] == [5, 6, 7]
     for name in ("valid_error", "valid_loss"):
-        assert [start[name] for start in starts["each"]] == [metrics[name] for metrics in single]
-    kept = min(range(3), key=lambda index: (single[index]["valid_error"], single[index]["valid_loss"]))
-    assert starts["kept"] == kept
-    weights = (tmp_path / f"run/seeds/{5 + kept}/model.safetensors").read_bytes()
+        assert [restart[name] for restart in restarts["each"]] == [metrics[name] for metrics in single]
+    best = min(range(3), key=lambda index: (single[index]["valid_error"], single[index]["valid_loss"]))
+    assert restarts["best"] == best
+    weights = (tmp_path / f"run/seeds/{5 + best}/model.safetensors").read_bytes()
     assert (tmp_path / "run/model.safetensors").read_bytes() == weights
     assert read_json(tmp_path / "run/task.json")["metrics"] == report.metrics
-    assert report.metrics["valid_error"] == single[kept]["valid_error"]
+    assert report.metrics["valid_error"] == single[best]["valid_error"]
     notes = [note["text"] for note in listener.of("note")]
     assert "restart 3 of 3 (seed 7)" in notes
     with monkeypatch.context() as patch:
@@ -298,7 +298,7 @@ def test_what_is_cut_from_long_stories_is_counted(data: Path, tmp_path: Path, ar
     )
     assert any(line == f"training: {expected}: see --max-length" for line in listener.of("plan")[0]["lines"])
     answer = load(tmp_path / "run")(STORY, "Where is Mary?")
-    assert answer.forgotten == 1
+    assert answer.truncated_sentences == 1
     assert any("first 1 sentences" in omission.omitted for omission in answer.record().omissions)
     assert run_command(["evaluate", str(tmp_path / "run"), str(data / "rooms_test.txt")]) == 0
     assert "31 of 31 stories are longer" in capfd.readouterr().err

@@ -30,7 +30,7 @@ def test_bars_grow_with_the_weight() -> None:
 
 def test_long_wide_and_invisible_characters_fit_the_width() -> None:
     sentences = ["very " * 40 + "long", "日本語の文 " * 20, "a\u202eb"]
-    lines = hop_table(sentences, np.full((3, 3), 1 / 3, dtype=np.float32), width=83, forgotten=1)
+    lines = hop_table(sentences, np.full((3, 3), 1 / 3, dtype=np.float32), width=83, num_truncated=1)
     assert max(map(cell_len, lines)) <= 83
     assert "…" in lines[1] and "…" in lines[2]
     assert "⟨202E⟩" in lines[3]

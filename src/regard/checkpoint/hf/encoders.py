@@ -328,11 +328,11 @@ def detect_head(hf_config: Mapping[str, Any], names: Iterable[str], where: str) 
     head = next((candidate for candidate in _HEAD_PRIORITY if candidate in heads), "plain")
     if not architecture:
         return head, ""
-    noun = "a model without a head" if head == "plain" else f"one with a {head} head"
+    model_type = "a model without a head" if head == "plain" else f"one with a {head} head"
     if named:
-        return head, f"{where} names {architecture}, but the weights are those of {noun}: it is read as such"
+        return head, f"{where} names {architecture}, but the weights are those of {model_type}: it is read as such"
     allowed = ", ".join(head_names.architecture for head_names in row.heads.values())
-    return head, f"{where} names {architecture}, which is unknown ({allowed} are known): read as {noun}"
+    return head, f"{where} names {architecture}, which is unknown ({allowed} are known): read as {model_type}"
 
 
 def named_head(hf_config: Mapping[str, Any], where: str) -> str:

@@ -1,4 +1,4 @@
-"""Fine-tune an encoder to classify texts: one label, several labels, or pairs of texts."""
+"""Fine-tune or train an encoder that classifies texts: one label, several labels, or pairs of texts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ UNCALIBRATED = Calibration()
 
 
 class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
-    """Fine-tune an encoder on labelled texts."""
+    """Fine-tune or train an encoder on labelled texts."""
 
     config: ClassifyRun
     head = "label"

@@ -110,7 +110,7 @@ class DistillationExperiment(FineTuningExperiment[Any]):
             score = metrics[f"{split}_{self.metric}"]
             teacher_score = teacher_metrics[f"{split}_{self.metric}"]
             percent = 100 * score / teacher_score if teacher_score else 100.0
-            metrics |= {f"{split}_teacher": teacher_score, f"{split}_kept": percent}
+            metrics |= {f"{split}_teacher": teacher_score, f"{split}_retained": percent}
             label = METRICS[self.metric].field_name
             notify(f"{SPLITS[split]}: {label} {score:.2f}, {percent:.1f} % of the teacher's {teacher_score:.2f}")
         ratios = speedups(model, teacher, timing_sample(self.valid.rows))

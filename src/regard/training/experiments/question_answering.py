@@ -1,4 +1,4 @@
-"""Fine-tune an encoder for extractive question answering: answers are spans of passages (Rajpurkar et al., 2016)."""
+"""Fine-tune or train an encoder for extractive question answering: answers are spans (Rajpurkar et al., 2016)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class QuestionSplit(EncodedSplit[SquadExamples, EncodedPassages]):
 
 
 class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
-    """Fine-tune an encoder on questions about passages."""
+    """Fine-tune or train an encoder on questions about passages."""
 
     config: AnswerRun
     head = "span"
@@ -76,7 +76,7 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     def encode_splits(self, splits: DataSplits[SquadExamples]) -> None:
         """Encode all splits, and choose the questions that each evaluation answers."""
         super().encode_splits(splits)
-        self.train = self._leave_out_lost_answers(self.train)
+        self.train = self._leave_out_rows_without_target(self.train)
         self.evaluated = self.valid
         if len(splits.valid) > MAX_EVALUATED:
             self.evaluated = self.encode(splits.valid.select(np.arange(MAX_EVALUATED)))
@@ -102,16 +102,16 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
             self.report_truncation(rows.truncation, split)
         return QuestionSplit(examples, rows)
 
-    def _leave_out_lost_answers(self, train: QuestionSplit) -> QuestionSplit:
+    def _leave_out_rows_without_target(self, train: QuestionSplit) -> QuestionSplit:
         """Leave out the rows of questions whose answer none of them contains: their target would be no answer."""
         examples = train.examples.examples
-        lost = {*questions_without_target(train.rows, span_targets(train.rows, examples), examples)}
-        if not lost:
+        without_target = {*questions_without_target(train.rows, span_targets(train.rows, examples), examples)}
+        if not without_target:
             return train
-        first = examples[min(lost)]
-        what = f"{len(lost):,} training questions are left out: no window contains their answers whole"
+        first = examples[min(without_target)]
+        what = f"{len(without_target):,} training questions are left out: no window contains their answers whole"
         self.notes.append(f"{what}, or no tokens match them (the first is {first.location or first.name})")
-        kept_rows = [row for row, index in enumerate(train.rows.text_indices) if index not in lost]
+        kept_rows = [row for row, index in enumerate(train.rows.text_indices) if index not in without_target]
         if not kept_rows:
             raise DataError("no training question is left", location=self.config.data.train[0], advice=what)
         return QuestionSplit(train.examples, train.rows.select_rows(kept_rows))

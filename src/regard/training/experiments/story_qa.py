@@ -265,7 +265,7 @@ class MemoryNetworkProcedure:
         model = trainer.model.restart(restart)
         metrics, scores, answers = self._score(model, self.valid_examples, "valid")
         metrics["train_error"] = float(train_errors[restart])
-        metrics["starts"] = {"kept": restart, "train_errors": train_errors.tolist()}
+        metrics["restarts"] = {"best": restart, "train_errors": train_errors.tolist()}
         if trainer.is_done:
             self.verdict = self._judge(metrics)
             if self.test is not None:

@@ -17,7 +17,7 @@ from regard.models.rnn_text import RnnClassifier
 from regard.tasks.base import Objective
 from regard.tasks.classification import ClassificationObjective, TextClassificationObjective
 from regard.tasks.predictions import PredictedStoryAnswers, Predictions
-from regard.tasks.story_qa import StoryScores, describe_forgotten, score_answers
+from regard.tasks.story_qa import StoryScores, describe_truncation, score_answers
 from regard.tasks.story_sequence import StoryEncoder, StorySequences, story_tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import build_word_tokenizer
@@ -85,8 +85,8 @@ class StorySequenceExperiment(SupervisedExperiment[ConfigT, EvaluatorT, StorySpl
         sequences = self.encoder.encode(examples, strict=is_strict)
         if unknown_answers := examples.describe_unknown_answers(self.labels):
             self.notes.append(f"{unknown_answers}; they count as wrong")
-        if forgotten := describe_forgotten([text.forgotten for text in sequences.texts]):
-            self.notes.append(f"{split}: {forgotten}: see --max-length")
+        if truncation := describe_truncation([text.truncated_sentences for text in sequences.texts]):
+            self.notes.append(f"{split}: {truncation}: see --max-length")
         return StorySplit(examples, sequences.rows, sequences)
 
     # ---- interface of a run

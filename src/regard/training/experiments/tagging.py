@@ -209,7 +209,7 @@ def _flatten(tags: TagSequences) -> NDArray[np.str_]:
 
 
 class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
-    """Fine-tune an encoder on tagged sentences."""
+    """Fine-tune or train an encoder on tagged sentences."""
 
     config: TagRun
     head = "token"

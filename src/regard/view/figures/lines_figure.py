@@ -194,5 +194,5 @@ def _draw_head_squares(drawing: Drawing, heads: list[AttentionSelection], row: i
                 colour = blend(drawing.theme.ground, HEAD_COLOURS[head], min(1.0, weight**0.5))
                 drawing.box(x, columns.y(1, key) - SQUARE / 2, SQUARE - 0.6, SQUARE - 0.3, colour)
     total = heads[0].attention.num_heads
-    noun = f"the first {len(heads)} of {total} heads" if len(heads) < total else f"the {total} heads"
-    drawing.notes.append(f"squares: weights of {noun} of this layer")
+    head_range = f"the first {len(heads)} of {total} heads" if len(heads) < total else f"the {total} heads"
+    drawing.notes.append(f"squares: weights of {head_range} of this layer")

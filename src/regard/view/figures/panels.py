@@ -168,10 +168,10 @@ def _lay_out_matrix(rows: Sequence[AxisUnit], columns: Sequence[AxisUnit], max_s
     )
 
 
-def note_hidden_units(drawing: Drawing, noun: str, visible: int, total: int) -> None:
+def note_hidden_units(drawing: Drawing, unit: str, visible: int, total: int) -> None:
     """Note that only the first rows or columns are visible."""
     if visible < total:
-        drawing.notes.append(f"{noun} 1 to {visible:,} of {total:,} are shown")
+        drawing.notes.append(f"{unit} 1 to {visible:,} of {total:,} are shown")
 
 
 def mark_row_maxima(drawing: Drawing, geometry: MatrixGeometry, table: Weights, threshold: float = 0.1) -> bool:
