@@ -15,7 +15,7 @@ from regard.checkpoint.hf import causal
 from regard.checkpoint.hf.causal import CAUSAL_TYPES, NATIVE_TYPE
 from regard.checkpoint.hf.plausibility import find_doubts
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import CONFIG, read_task, resolve_model_path, retry_while_replaced, verifying
+from regard.checkpoint.locate import CONFIG, read_task, read_verified
 from regard.checkpoint.model_dir import (
     ShapeReader,
     check_weights,
@@ -102,15 +102,7 @@ def load_causal_lm(
     `weights_from` is another folder to read the weights from, for pickled weights that were converted first.
     `read_shapes` gives the shapes that the weights must have.
     """
-    return retry_while_replaced(
-        resolve_model(folder), lambda path: _load_causal_lm(path, weights_from=weights_from, read_shapes=read_shapes)
-    )
-
-
-def _load_causal_lm(folder: Path, weights_from: Path | None, read_shapes: ShapeReader) -> CausalSource:
-    path = resolve_model_path(folder)
-    with verifying(path):
-        return _read_causal_lm(path, weights_from, read_shapes)
+    return read_verified(resolve_model(folder), lambda path: _read_causal_lm(path, weights_from, read_shapes))
 
 
 def _read_causal_lm(path: Path, weights_from: Path | None, read_shapes: ShapeReader) -> CausalSource:

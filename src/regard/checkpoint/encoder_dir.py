@@ -26,14 +26,7 @@ from regard.checkpoint.hf.encoder_weights import EncoderWeightMatcher, to_hf_wei
 from regard.checkpoint.hf.encoders import LABELLED_HEADS, LabelNames
 from regard.checkpoint.hf.plausibility import find_doubts
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import (
-    CONFIG,
-    read_task,
-    read_task_file,
-    resolve_model_path,
-    retry_while_replaced,
-    verifying,
-)
+from regard.checkpoint.locate import CONFIG, read_task, read_task_file, read_verified
 from regard.checkpoint.model_dir import (
     ShapeReader,
     check_weights,
@@ -122,13 +115,7 @@ def load_encoder(
         weights_from=weights_from,
         read_shapes=read_shapes,
     )
-    return retry_while_replaced(resolve_model(folder), lambda path: _load_encoder(path, request))
-
-
-def _load_encoder(folder: Path, request: _EncoderRequest) -> EncoderSource:
-    path = resolve_model_path(folder)
-    with verifying(path):
-        return _read_encoder(path, request)
+    return read_verified(resolve_model(folder), lambda path: _read_encoder(path, request))
 
 
 def _read_encoder(path: Path, request: _EncoderRequest) -> EncoderSource:

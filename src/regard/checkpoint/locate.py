@@ -22,6 +22,17 @@ _MAX_RETRIES = 20  # reads of a folder that keeps being replaced
 Loaded = TypeVar("Loaded")
 
 
+def read_verified(folder: Path, read: Callable[[Path], Loaded]) -> Loaded:
+    """Read a folder's model, verifying its files; read it again if a training run has replaced it meanwhile."""
+
+    def read_path(folder: Path) -> Loaded:
+        path = resolve_model_path(folder)
+        with verifying(path):
+            return read(path)
+
+    return retry_while_replaced(folder, read_path)
+
+
 def retry_while_replaced(folder: Path, read: Callable[[Path], Loaded]) -> Loaded:
     """Read a folder, and read it again if a training run has replaced it meanwhile."""
     for _ in range(_MAX_RETRIES):

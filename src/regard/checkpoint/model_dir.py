@@ -30,9 +30,9 @@ from regard.checkpoint.locate import (
     VERSION,
     read_task,
     read_task_file,
+    read_verified,
     resolve_model_path,
     retry_while_replaced,
-    verifying,
 )
 from regard.checkpoint.model_types import check_model_type, native_family
 from regard.checkpoint.source import TranslatorSource
@@ -290,15 +290,7 @@ def load_translator(
     `weights_from` is another folder to read the weights from, for pickled weights that were converted first.
     `read_shapes` gives the shapes that the weights must have.
     """
-    return retry_while_replaced(
-        resolve_model(folder), lambda path: _load_translator(path, weights_from=weights_from, read_shapes=read_shapes)
-    )
-
-
-def _load_translator(folder: Path, weights_from: Path | None, read_shapes: ShapeReader) -> TranslatorSource:
-    path = resolve_model_path(folder)
-    with verifying(path):
-        return _read_translator(path, weights_from, read_shapes)
+    return read_verified(resolve_model(folder), lambda path: _read_translator(path, weights_from, read_shapes))
 
 
 def _read_translator(path: Path, weights_from: Path | None, read_shapes: ShapeReader) -> TranslatorSource:

@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from regard.checkpoint import atomic, weights
-from regard.checkpoint.locate import (
-    CONFIG,
-    read_task,
-    resolve_model_path,
-    retry_while_replaced,
-    verifying,
-)
+from regard.checkpoint.locate import CONFIG, read_task, read_verified, resolve_model_path
 from regard.checkpoint.model_dir import (
     FamilyConfig,
     ShapeReader,
@@ -193,13 +187,7 @@ def load_text_model(folder: str | Path, config_type: type[TextConfig], task: str
 
     `config_type` is the config class of a family, or a base class of several.
     """
-    return retry_while_replaced(Path(folder), lambda path: _load_text_model(path, config_type, task))
-
-
-def _load_text_model(folder: Path, config_type: type[TextConfig], task: str) -> LoadedTextModel[TextConfig]:
-    path = resolve_model_path(folder)
-    with verifying(path):
-        return _read_text_model(path, config_type, task)
+    return read_verified(Path(folder), lambda path: _read_text_model(path, config_type, task))
 
 
 def _read_text_model(path: Path, config_type: type[TextConfig], task: str) -> LoadedTextModel[TextConfig]:
@@ -254,13 +242,7 @@ def save_memory_network(
 
 def load_memory_network(folder: str | Path) -> LoadedMemoryNetwork:
     """Load and validate a memory network."""
-    return retry_while_replaced(Path(folder), _load_memory_network)
-
-
-def _load_memory_network(folder: Path) -> LoadedMemoryNetwork:
-    path = resolve_model_path(folder)
-    with verifying(path):
-        return _read_memory_network(path)
+    return read_verified(Path(folder), _read_memory_network)
 
 
 def _read_memory_network(path: Path) -> LoadedMemoryNetwork:

@@ -10,14 +10,7 @@ from regard.checkpoint import atomic
 from regard.checkpoint.causal_dir import load_causal_lm, read_causal_tokenizer
 from regard.checkpoint.encoder_dir import load_encoder, read_encoder_tokenizer
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import (
-    CONFIG,
-    read_task,
-    read_task_file,
-    resolve_model_path,
-    retry_while_replaced,
-    verifying,
-)
+from regard.checkpoint.locate import CONFIG, read_task, read_task_file, read_verified
 from regard.checkpoint.model_dir import (
     expected_shapes,
     load_translator,
@@ -80,33 +73,28 @@ def is_engine_folder(folder: str | Path) -> bool:
 def read_translator(folder: str | Path) -> TranslatorSource:
     """Read a translation model."""
     if is_engine_folder(folder):
-        return _retry(folder, _read_engine_translator)
+        return _read_engine_folder(folder, _read_engine_translator)
     return load_translator(folder, read_shapes=weight_shapes)
 
 
 def read_encoder(folder: str | Path, *, head: str | None = None, task: str = "") -> EncoderSource:
     """Read an encoder; a `head` other than the folder's is for plain weights only."""
     if is_engine_folder(folder):
-        return _retry(folder, lambda path: _read_engine_encoder(path, task))
+        return _read_engine_folder(folder, lambda path: _read_engine_encoder(path, task))
     return load_encoder(folder, head=head, task=task, read_shapes=weight_shapes)
 
 
 def read_causal_lm(folder: str | Path) -> CausalSource:
     """Read a causal language model."""
     if is_engine_folder(folder):
-        return _retry(folder, _read_engine_causal_lm)
+        return _read_engine_folder(folder, _read_engine_causal_lm)
     return load_causal_lm(folder, read_shapes=weight_shapes)
 
 
-def _retry(folder: str | Path, read: Callable[[Path], SourceT]) -> SourceT:
+def _read_engine_folder(folder: str | Path, read: Callable[[Path], SourceT]) -> SourceT:
     if reason := unavailable_reason():
         raise UsageError(f"{folder} needs the engine, which is not available: {reason}")
-    return retry_while_replaced(resolve_model(folder), lambda path: _read_verified(resolve_model_path(path), read))
-
-
-def _read_verified(path: Path, read: Callable[[Path], SourceT]) -> SourceT:
-    with verifying(path):
-        return read(path)
+    return read_verified(resolve_model(folder), read)
 
 
 def _read_engine_file(path: Path, config_type: type[TransformerConfig | BertConfig | GptConfig]) -> file.EngineFile:
