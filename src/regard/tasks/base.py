@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.attention.dropout import Noise
+
+if TYPE_CHECKING:
+    from regard.tasks.encoder_states import CachedStates
 
 
 class Batch(Protocol):
@@ -91,20 +94,34 @@ class BatchedRows(Protocol):
 
 
 Batched = TypeVar("Batched", bound=BatchedRows)
+Targets = TypeVar("Targets")
 
 
-class RowObjective(Generic[Batched]):
-    """Base of objectives on sequences: batches are a pure function of seed, epoch and data."""
+class RowObjective(Generic[Batched, Targets]):
+    """Base of objectives on sequences with targets: batches are a pure function of seed, epoch and data."""
 
     def __init__(
-        self, train: Batched, *, seed: int, digest: str, class_weights: NDArray[np.float32] | None = None
+        self,
+        train: Batched,
+        targets: Targets,
+        *,
+        seed: int,
+        digest: str,
+        class_weights: NDArray[np.float32] | None = None,
+        cached_states: CachedStates | None = None,
     ) -> None:
         self.train = train
+        self.targets = self.targets_of_rows(targets)
         self.seed = seed
         self.digest = digest
         self.class_weights = (
             None if class_weights is None else torch.from_numpy(class_weights)
         )  # [labels], None: all equal
+        self.cached_states = cached_states  # of the training rows, if an encoder is frozen
+
+    def targets_of_rows(self, targets: Targets) -> Targets:
+        """Targets of each training row, from those of each text; a row is a text unless a subclass says otherwise."""
+        return targets
 
     @property
     def lengths(self) -> NDArray[np.int64]:

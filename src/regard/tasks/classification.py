@@ -15,12 +15,13 @@ from regard.models.bert import Bert
 from regard.models.text_classifier import TextBatch, TextClassifierModel
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
-from regard.tasks.encoder_states import CachedStates, encode_for_training, pooled_indices
+from regard.tasks.encoder_states import encode_for_training, pooled_indices
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.text_model import PreprocessedTexts
 from regard.tasks.windows import EncodedTexts
 
 Indices = NDArray[np.int64]
+Labels = Indices | NDArray[np.float32]  # [texts], or a label matrix [texts, labels]
 
 
 @dataclass(frozen=True)
@@ -41,26 +42,14 @@ class TextLabelBatch:
         return f"{len(self.labels)} texts of up to {self.texts.tokens.lengths.max()} tokens"
 
 
-class TextClassificationObjective(RowObjective[PreprocessedTexts]):
+class TextClassificationObjective(RowObjective[PreprocessedTexts, Indices]):
     """Cross-entropy of the labels that a text classifier with its own vocabulary predicts."""
 
     unit = "texts"
 
-    def __init__(
-        self,
-        train: PreprocessedTexts,
-        labels: Indices,
-        *,
-        seed: int,
-        digest: str,
-        class_weights: NDArray[np.float32] | None = None,
-    ) -> None:
-        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
-        self.labels = labels
-
     def batch(self, indices: Indices, epoch: int) -> TextLabelBatch:
         """Training texts and their labels."""
-        return TextLabelBatch(self.train.batch(indices), self.labels[indices])
+        return TextLabelBatch(self.train.batch(indices), self.targets[indices])
 
     def loss(
         self, model: TextClassifierModel, batch: TextLabelBatch, smoothing: float, noise: Noise | None
@@ -80,7 +69,7 @@ class LabelBatch:
     """Rows of an encoder with their labels, or with a label matrix where a text may have several."""
 
     tokens: Tokens
-    targets: Indices | NDArray[np.float32]  # [B] or [B, labels]
+    targets: Labels
     row_weights: NDArray[np.float32]  # [B], the windows of a text share a weight of 1
     cached_states: Tensor | None = None  # of the tokens that are pooled, if the encoder is frozen
 
@@ -95,24 +84,14 @@ class LabelBatch:
         return f"{len(self.tokens)} texts of up to {self.tokens.lengths.max()} tokens"
 
 
-class ClassificationObjective(RowObjective[EncodedTexts]):
+class ClassificationObjective(RowObjective[EncodedTexts, Labels]):
     """Cross-entropy of the labels that an encoder predicts; binary cross-entropy for a label matrix."""
 
     unit = "texts"
 
-    def __init__(
-        self,
-        train: EncodedTexts,
-        targets: Indices | NDArray[np.float32],
-        *,
-        seed: int,
-        digest: str,
-        class_weights: NDArray[np.float32] | None = None,
-        cached_states: CachedStates | None = None,
-    ) -> None:
-        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
-        self.cached_states = cached_states
-        self.targets = targets[np.asarray(train.text_indices, dtype=np.int64)]
+    def targets_of_rows(self, targets: Labels) -> Labels:
+        """Labels of the text of each row."""
+        return targets[np.asarray(self.train.text_indices, dtype=np.int64)]
 
     def batch(self, indices: Indices, epoch: int) -> LabelBatch:
         """Training rows and their labels."""

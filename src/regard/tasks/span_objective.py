@@ -14,7 +14,7 @@ from regard.attention.packed_batch import PackedBatch
 from regard.models.bert import Bert
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
-from regard.tasks.encoder_states import CachedStates, encode_for_training
+from regard.tasks.encoder_states import encode_for_training
 from regard.tasks.question_answering import MASKED_LOGIT, EncodedPassages, answerable_positions
 
 Indices = NDArray[np.int64]
@@ -40,23 +40,10 @@ class SpanBatch:
         return f"{len(self.tokens)} windows of up to {self.tokens.lengths.max()} tokens"
 
 
-class SpanObjective(RowObjective[EncodedPassages]):
+class SpanObjective(RowObjective[EncodedPassages, Indices]):
     """Cross-entropy of the start and the end of answers."""
 
     unit = "windows"
-
-    def __init__(
-        self,
-        train: EncodedPassages,
-        targets: Indices,
-        *,
-        seed: int,
-        digest: str,
-        cached_states: CachedStates | None = None,
-    ) -> None:
-        super().__init__(train, seed=seed, digest=digest)
-        self.targets = targets
-        self.cached_states = cached_states
 
     def batch(self, indices: Indices, epoch: int) -> SpanBatch:
         """Training rows and their answers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,21 +17,21 @@ from regard.models.rnn_text import RnnTagger
 from regard.models.text_classifier import TextBatch
 from regard.packed_tokens import Tokens
 from regard.tasks.base import RowObjective
-from regard.tasks.encoder_states import CachedStates, encode_for_training
+from regard.tasks.encoder_states import encode_for_training
 from regard.tasks.losses import cross_entropy_sums
 from regard.tasks.tagging import EncodedSentences, RnnSentences, packed_indices
 
 Indices = NDArray[np.int64]
+SentencesT = TypeVar("SentencesT", EncodedSentences, RnnSentences)
 
 
 @dataclass(frozen=True)
-class TagBatch:
-    """Rows of sentences and the tags of the words that they predict."""
+class TaggedRows:
+    """Base of batches of sentences: the words that are predicted, and their tags."""
 
     tokens: Tokens
-    positions: Indices  # among all hidden states
+    positions: Indices  # of the words among all hidden states
     tags: Indices
-    cached_states: Tensor | None = None  # of these positions, if the encoder is frozen
 
     @property
     def num_predictions(self) -> int:
@@ -43,31 +44,42 @@ class TagBatch:
         return f"{len(self.tokens)} sentences of up to {self.tokens.lengths.max()} tokens"
 
 
-class TaggingObjective(RowObjective[EncodedSentences]):
-    """Cross-entropy of the tags that an encoder predicts."""
+@dataclass(frozen=True)
+class TagBatch(TaggedRows):
+    """Rows of an encoder and the tags of the words that they predict."""
+
+    cached_states: Tensor | None = None  # of these positions, if the encoder is frozen
+
+
+@dataclass(frozen=True)
+class RnnTagBatch(TaggedRows):
+    """Sentences of an RNN text encoder and the tags of their words."""
+
+    features: NDArray[np.float16] | None = None  # of each token
+
+
+class WordObjective(RowObjective[SentencesT, Sequence[Indices]]):
+    """Base of objectives on the tags of words."""
 
     unit = "words"
 
-    def __init__(
-        self,
-        train: EncodedSentences,
-        tags: Sequence[Indices],
-        *,
-        seed: int,
-        digest: str,
-        class_weights: NDArray[np.float32] | None = None,
-        cached_states: CachedStates | None = None,
-    ) -> None:
-        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
-        self.cached_states = cached_states
-        self.tags = [
-            tags[text_index][words] for text_index, words in zip(train.text_indices, train.word_ids, strict=True)
-        ]
+    def targets_of_rows(self, targets: Sequence[Indices]) -> Sequence[Indices]:
+        """Tags of the words that each row predicts, from those of all words of each sentence."""
+        rows = zip(self.train.text_indices, self.train.word_ids, strict=True)
+        return [targets[text_index][words] for text_index, words in rows]
+
+    def tags_of(self, indices: Indices) -> Indices:
+        """Tags of the words that these rows predict, end to end."""
+        return np.concatenate([self.targets[index] for index in indices])
+
+
+class TaggingObjective(WordObjective[EncodedSentences]):
+    """Cross-entropy of the tags that an encoder predicts."""
 
     def batch(self, indices: Indices, epoch: int) -> TagBatch:
         """Training rows and their tags."""
         tokens = self.train.batch(indices)
-        tags = np.concatenate([self.tags[index] for index in indices])
+        tags = self.tags_of(indices)
         if self.cached_states is None:
             return TagBatch(tokens, packed_indices(self.train.positions, indices, tokens.offsets), tags=tags)
         positions = np.arange(len(tags), dtype=np.int64)  # only the states of these positions are cached
@@ -82,51 +94,19 @@ class TaggingObjective(RowObjective[EncodedSentences]):
         return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.class_weights)
 
 
-@dataclass(frozen=True)
-class RnnTagBatch:
-    """Sentences and the tags of their words."""
-
-    texts: TextBatch
-    positions: Indices  # among all tokens
-    tags: Indices
-
-    @property
-    def num_predictions(self) -> int:
-        """Number of words: each has one tag."""
-        return max(1, len(self.tags))
-
-    @property
-    def description(self) -> str:
-        """Size of the batch, as text."""
-        return f"{len(self.texts.tokens)} sentences of up to {self.texts.tokens.lengths.max()} tokens"
-
-
-class RnnTaggingObjective(RowObjective[RnnSentences]):
+class RnnTaggingObjective(WordObjective[RnnSentences]):
     """Cross-entropy of the tags that an RNN text encoder predicts."""
-
-    unit = "words"
-
-    def __init__(
-        self,
-        train: RnnSentences,
-        tags: Sequence[Indices],
-        *,
-        seed: int,
-        digest: str,
-        class_weights: NDArray[np.float32] | None = None,
-    ) -> None:
-        super().__init__(train, seed=seed, digest=digest, class_weights=class_weights)
-        self.tags = [sentence_tags[words] for sentence_tags, words in zip(tags, train.word_ids, strict=True)]
 
     def batch(self, indices: Indices, epoch: int) -> RnnTagBatch:
         """Training sentences and their tags."""
         texts = self.train.batch(indices)
         positions = packed_indices(self.train.positions, indices, texts.tokens.offsets)
-        return RnnTagBatch(texts, positions, tags=np.concatenate([self.tags[index] for index in indices]))
+        return RnnTagBatch(texts.tokens, positions, tags=self.tags_of(indices), features=texts.features)
 
     def loss(
         self, model: RnnTagger, batch: RnnTagBatch, smoothing: float, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
         """Sums of the smoothed and the plain loss over the batch's words."""
-        logits = model(batch.texts, torch.from_numpy(batch.positions).to(model.device()), noise).float()
+        texts = TextBatch(batch.tokens, batch.features)
+        logits = model(texts, torch.from_numpy(batch.positions).to(model.device()), noise).float()
         return cross_entropy_sums(logits, torch.from_numpy(batch.tags), smoothing, self.class_weights)
