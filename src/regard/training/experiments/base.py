@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,9 +17,7 @@ from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.weights import digest_tensors
-from regard.config.models import STACK_SIZES, BertConfig, GptConfig
 from regard.config.runs import BatchRun
-from regard.errors import ConfigError
 from regard.metric_table import SPLITS
 from regard.models import build_model
 from regard.models.base import Model, ModelConfig, initialize_weights
@@ -38,7 +35,6 @@ from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_exten
 ModelT = TypeVar("ModelT", bound=Model)
 ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 EvaluatorT = TypeVar("EvaluatorT", bound=Evaluator)
-PresetT = TypeVar("PresetT")
 Notify = Callable[[str], object]  # shows a line of text to the user
 
 
@@ -397,43 +393,6 @@ def prefix_metrics(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     {'valid_loss': 1.5}
     """
     return {f"{split}_{name}": value for name, value in metrics.items()}
-
-
-def choose_preset(
-    name: str,
-    presets: Mapping[str, PresetT],
-    *,
-    amount: int,
-    sizes: Sequence[tuple[int, str]],
-    largest: str,
-    what: str = "tokens",
-    where: str,
-) -> tuple[PresetT | None, str]:
-    """Choose a preset by name, and say why; None for `custom`, where the settings define the sizes.
-
-    For `auto`, `sizes` lists the amounts of data below which each preset is chosen; above all of them it is `largest`.
-
-    >>> choose_preset("auto", {"tiny": 1, "base": 9}, amount=50, sizes=((100, "tiny"),), largest="base", where="here")
-    (1, 'tiny, for 50 tokens')
-    """
-    if name == "custom":
-        return None, "custom sizes"
-    reason = "requested"
-    if name == "auto":
-        name = next((preset for max_amount, preset in sizes if amount < max_amount), largest)
-        reason = f"{name}, for {amount:,} {what}"
-    if name not in presets:
-        raise ConfigError(f"preset must be one of {', '.join(presets)} {where}, not {name}")
-    return presets[name], reason
-
-
-def stack_sizes(preset: BertConfig | GptConfig) -> dict[str, Any]:
-    """Sizes of a preset by dotted path: all that it decides of a model.
-
-    >>> stack_sizes(BertConfig())["stack.num_layers"]
-    4
-    """
-    return {path: attrgetter(path)(preset) for path in STACK_SIZES}
 
 
 def report_gain(

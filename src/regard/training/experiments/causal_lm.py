@@ -29,16 +29,16 @@ from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import choose_preset, stack_sizes
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
+from regard.training.experiments.presets import PresetTable
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.vocabulary import extend_tables
 
 HELD_OUT_FRACTION = 0.1  # of each file
 MAX_HELD_OUT_CHARACTERS = 200_000  # of all files
 BATCH_TOKENS = 4096
-PRESET_SIZES = ((200_000, "micro"), (800_000, "tiny"))  # tokens below which a preset is chosen; above, small
+PRESETS = PresetTable(GPT_PRESETS, ((200_000, "micro"), (800_000, "tiny")), largest="small")
 MAX_DOCUMENT_ROW = 1024  # tokens of a document up to which each document is a row
 
 
@@ -46,6 +46,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
     """Train a GPT on documents."""
 
     config: CausalLMRun
+    presets = PRESETS
     # set by `prepare`
     pretrained: CausalSource | None = None
     num_valid_characters: int
@@ -103,7 +104,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             self.valid = TokenStream(self.valid.ids, document_length, self.valid.digest)
         self.objective = CausalLMObjective(train, seed=self.config.training.seed, whole_documents=document_length > 0)
         self.tokens_per_epoch = len(train.ids)
-        self.model_config, self.reason = self._choose_config(train.length)
+        self.model_config, self.reason = self.choose_config(self.tokens_per_epoch)
         self.hidden_size = self.model_config.hidden_size
         self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, train.length)}
 
@@ -123,33 +124,25 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
             return self.pretrained.config.max_positions
         return self.config.gpt.max_positions
 
-    def _choose_config(self, row_length: int) -> tuple[GptConfig, str]:
-        """Choose the model config for rows of this length, and say why."""
-        if self.pretrained is not None:
-            config = self.pretrained.config
-            if row_length > config.max_positions:
-                raise ConfigError(
-                    f"documents.sequence_length ({row_length}) exceeds the {config.max_positions} positions "
-                    f"of {self.config.pretrained}"
-                )
-            return config, f"as in {self.config.pretrained}"
-        config = self.config.gpt
-        preset, reason = choose_preset(
-            self.config.preset,
-            GPT_PRESETS,
-            amount=self.tokens_per_epoch,
-            sizes=PRESET_SIZES,
-            largest="small",
-            where="for causal-lm",
-        )
-        if preset is not None:
-            config = config.override(stack_sizes(preset))
+    def pretrained_config(self, pretrained: CausalSource) -> tuple[GptConfig, str]:
+        """Config of the pretrained model, which must have enough positions for a row."""
+        row_length = self.objective.train.length
+        max_positions = pretrained.config.max_positions
+        if row_length > max_positions:
+            raise ConfigError(
+                f"documents.sequence_length ({row_length}) exceeds the {max_positions} positions "
+                f"of {self.config.pretrained}"
+            )
+        return super().pretrained_config(pretrained)
+
+    def fresh_config(self, sizes: Mapping[str, Any]) -> GptConfig:
+        """Config of a model with random weights, with a position for each token of a row."""
         data_settings = {
             "vocab_size": self.tokenizer.vocab_size,
             "eos_id": self.tokenizer.eos_id,
-            "max_positions": max(2, row_length),
+            "max_positions": max(2, self.objective.train.length),
         }
-        return config.override(data_settings), reason
+        return self.config.gpt.override({**sizes, **data_settings})
 
     # ---- interface of a run
 

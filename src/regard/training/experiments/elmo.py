@@ -20,18 +20,24 @@ from regard.tasks.token_stream import TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import choose_preset
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
+from regard.training.experiments.presets import PresetTable
 
 BATCH_TOKENS = 2048  # long rows are slow, whatever the batch size: many small updates teach more
-PRESET_SIZES = ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small"))  # tokens below which one is chosen
+PRESETS = PresetTable(
+    ELMO_PRESETS,
+    ((100_000, "micro"), (1_000_000, "tiny"), (20_000_000, "small")),
+    largest="base",
+    sizes=("hidden_size",),
+)
 
 
 class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
     """Train the two recurrent language models of ELMo on documents."""
 
     config: ElmoRun
+    presets = PRESETS
     # set by `prepare`
     pretrained: LoadedTextModel[ElmoConfig] | None = None
     objective: ElmoObjective
@@ -53,26 +59,14 @@ class ElmoExperiment(LanguageModelExperiment[ElmoConfig, "ElmoEvaluator"]):
         self.valid = TokenStream.from_documents(documents.valid, self.tokenizer, row_length)
         self.objective = ElmoObjective(train, seed=self.config.training.seed)
         self.tokens_per_epoch = len(train.ids)
-        self.model_config, self.reason = self._choose_config()
+        self.model_config, self.reason = self.choose_config(self.tokens_per_epoch)
         self.hidden_size = self.model_config.hidden_size
         self.preferred_settings = {"batch_tokens": max(BATCH_TOKENS, row_length)}
 
-    def _choose_config(self) -> tuple[ElmoConfig, str]:
-        """Choose the model config for this data, and say why."""
-        if self.pretrained is not None:
-            return self.pretrained.config, f"as in {self.config.pretrained}"
-        config = self.config.elmo
-        preset, reason = choose_preset(
-            self.config.preset,
-            ELMO_PRESETS,
-            amount=self.tokens_per_epoch,
-            sizes=PRESET_SIZES,
-            largest="base",
-            where="for elmo",
-        )
-        if preset is not None:
-            config = config.override({"hidden_size": preset.hidden_size})
-        return config.override({"vocab_size": self.tokenizer.vocab_size, "boundary_id": self.tokenizer.eos_id}), reason
+    def fresh_config(self, sizes: Mapping[str, Any]) -> ElmoConfig:
+        """Config of a model with random weights, for the vocabulary of the tokenizer."""
+        vocabulary = {"vocab_size": self.tokenizer.vocab_size, "boundary_id": self.tokenizer.eos_id}
+        return self.config.elmo.override({**sizes, **vocabulary})
 
     # ---- interface of a run
 

@@ -25,8 +25,9 @@ from regard.text.special_tokens import SpecialTokens, TruncationReport
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import Notify, choose_preset, stack_sizes, subsample_indices
+from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.encoder_start import EncoderStart
+from regard.training.experiments.presets import PresetTable
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.vocabulary import EMBEDDINGS, load_or_train_tokenizer
@@ -40,7 +41,7 @@ HEAD_LEARNING_RATE = 2e-3
 HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
 # Defaults of a model that is trained from scratch.
-FRESH_SIZES = ((20_000, "tiny"), (1_000_000, "small"))  # tokens below which a preset is chosen
+FRESH_PRESETS = PresetTable(FRESH_ENCODER_PRESETS, ((20_000, "tiny"), (1_000_000, "small")), largest="base")
 FRESH_EPOCHS = 10.0
 FRESH_RATE_SCALE = 0.128  # over the hidden size
 MAX_FRESH_RATE = 2e-3
@@ -97,14 +98,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         """A tokenizer of the training examples, and random weights of a model whose size suits them."""
         config = self.config
         tokenizer = self.load_tokenizer(train)
-        preset, reason = choose_preset(
-            config.preset,
-            FRESH_ENCODER_PRESETS,
-            amount=sum(map(len, tokenizer.encode_batch(self.training_texts(train)))),
-            sizes=FRESH_SIZES,
-            largest="base",
-            where=f"with --arch transformer for {self.name}",
-        )
+        num_tokens = sum(map(len, tokenizer.encode_batch(self.training_texts(train))))
+        sizes, reason = FRESH_PRESETS.choose(config.preset, num_tokens, f"with --arch transformer for {self.name}")
         max_length = config.data.max_length
         settings = {
             "head": self.head,
@@ -112,7 +107,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             "max_positions": max(config.transformer.max_positions, max_length),
         }
         return EncoderStart.from_scratch(
-            config.transformer.override(settings | ({} if preset is None else stack_sizes(preset))),
+            config.transformer.override(settings | sizes),
             tokenizer,
             max_length=max_length,
             reason=reason,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from regard.config.data import ReadConfig
 from regard.config.language_model_runs import LanguageModelRun
@@ -11,6 +12,7 @@ from regard.tasks.token_stream import StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer
 from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT, PretrainedModel
 from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.presets import PresetTable
 from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
 from regard.training.vocabulary import load_or_train_tokenizer
@@ -19,10 +21,11 @@ from regard.training.vocabulary import load_or_train_tokenizer
 class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
     """Train a language model on documents.
 
-    Subclasses define the tokenizer, and in `prepare_objective` how documents become rows.
+    Subclasses define the tokenizer, in `prepare_objective` how documents become rows, and the model config.
     """
 
     config: LanguageModelRun
+    presets: PresetTable
     has_final_evaluation = False
 
     # set by `prepare`
@@ -78,6 +81,23 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
 
     def prepare_objective(self, documents: DataSplits[Documents]) -> None:
         """Tokenize the documents, build the objective, and choose the model config and the preferred settings."""
+        raise NotImplementedError
+
+    # ---- model size
+
+    def choose_config(self, amount: int) -> tuple[ConfigT, str]:
+        """Choose the model config, the pretrained model's or one that suits the amount of data, and say why."""
+        if self.pretrained is not None:
+            return self.pretrained_config(self.pretrained)
+        sizes, reason = self.presets.choose(self.config.preset, amount, f"for {self.name}")
+        return self.fresh_config(sizes), reason
+
+    def pretrained_config(self, pretrained: Any) -> tuple[ConfigT, str]:
+        """Config of the pretrained model, and where it is from."""
+        return pretrained.config, f"as in {self.config.pretrained}"
+
+    def fresh_config(self, sizes: Mapping[str, Any]) -> ConfigT:
+        """Config of a model with random weights: the run's, with these sizes and what the data decide."""
         raise NotImplementedError
 
     # ---- interface of a run

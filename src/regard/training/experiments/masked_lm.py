@@ -46,9 +46,10 @@ from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
-from regard.training.experiments.base import choose_preset, initialize_model, stack_sizes
+from regard.training.experiments.base import initialize_model
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
+from regard.training.experiments.presets import PresetTable
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
 from regard.training.trivial_baselines import token_frequencies
 from regard.training.verdict import TrivialBaseline
@@ -60,8 +61,12 @@ BATCH_TOKENS = 4096
 MAX_EMBEDDING_RATE = 0.01
 EMBEDDING_RATE_SCALE = 0.5  # over the hidden size
 MAX_TRAINING_TOKENS = 40_000_000  # over all epochs, by default
-PRESET_SIZES = ((300_000, "tiny"), (30_000_000, "mini"), (300_000_000, "small"))  # tokens below which one is chosen
-CHARACTERS_PER_TOKEN = 4  # estimate: the size is chosen before the text is tokenized
+PRESETS = PresetTable(  # by characters, about four per token: the size is chosen before the text is tokenized
+    BERT_PRESETS,
+    ((1_200_000, "tiny"), (120_000_000, "mini"), (1_200_000_000, "small")),
+    largest="base",
+    unit="characters",
+)
 NUM_SAMPLES = 3  # masked tokens shown at each evaluation
 TOP_K = 3  # predictions shown for each
 TRANSFORM_PREFIXES = ("mlm_head.", "pooler", "next_sentence")  # of the head's weights without the vocabulary's
@@ -71,6 +76,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
     """Pretrain an encoder on documents with masked language modelling."""
 
     config: MaskedLMRun
+    presets = PRESETS
     # set by `prepare`
     pretrained: EncoderSource | None = None
     layout: MaskedRowLayout
@@ -109,7 +115,7 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
     def prepare_objective(self, documents: DataSplits[Documents]) -> None:
         """Tokenize the documents into rows with special tokens; the model limits their length."""
         self.layout = MaskedRowLayout.from_tokenizer(self.tokenizer, self.config.masking)
-        self.model_config, self.reason = self._choose_config(documents.train)
+        self.model_config, self.reason = self.choose_config(sum(map(len, documents.train.texts)))
         self.hidden_size = self.model_config.hidden_size
         train = self._tokenize(documents.train)
         self.valid = self._tokenize(documents.valid)
@@ -136,33 +142,20 @@ class MaskedLMExperiment(LanguageModelExperiment[BertConfig, "MaskedLMEvaluator"
             raise DataError("no word in it is known to the tokenizer", advice="give text in the model's own language")
         return stream
 
-    def _choose_config(self, train: Documents) -> tuple[BertConfig, str]:
-        """Choose the model config for the training documents, as it is saved, and say why."""
-        if self.pretrained is not None:
-            return self._adapt_pretrained_config(self.pretrained)
-        config = self.config.bert
-        preset, reason = choose_preset(
-            self.config.preset,
-            BERT_PRESETS,
-            amount=sum(len(text) for text in train.texts),
-            sizes=[(CHARACTERS_PER_TOKEN * max_tokens, preset) for max_tokens, preset in PRESET_SIZES],
-            largest="base",
-            what="characters",
-            where="for masked-lm",
-        )
-        if preset is not None:
-            config = config.override(stack_sizes(preset))
-        return config.override(self._vocabulary_settings()), reason
-
-    def _adapt_pretrained_config(self, pretrained: EncoderSource) -> tuple[BertConfig, str]:
+    def pretrained_config(self, pretrained: EncoderSource) -> tuple[BertConfig, str]:
         """Config of the pretrained model, with the new vocabulary where there is one."""
-        source = self.config.pretrained
-        config = pretrained.config
-        if self.config.masking.next_sentence and config.num_token_types < 2:
-            raise UsageError(f"{source} has no token types for pairs of texts: train it without next-sentence pairs")
+        if self.config.masking.next_sentence and pretrained.config.num_token_types < 2:
+            raise UsageError(
+                f"{self.config.pretrained} has no token types for pairs of texts: train it without next-sentence pairs"
+            )
+        config, reason = super().pretrained_config(pretrained)
         if self.tokenizer.digest == pretrained.tokenizer.digest:
-            return config, f"as in {source}"
-        return config.override(self._vocabulary_settings()), f"as in {source}, new vocabulary"
+            return config, reason
+        return config.override(self._vocabulary_settings()), f"{reason}, new vocabulary"
+
+    def fresh_config(self, sizes: Mapping[str, Any]) -> BertConfig:
+        """Config of a model with random weights, for the vocabulary of the tokenizer."""
+        return self.config.bert.override({**sizes, **self._vocabulary_settings()})
 
     def _vocabulary_settings(self) -> dict[str, Any]:
         return {"vocab_size": self.tokenizer.vocab_size, "head": self.head, "pad_id": self.tokenizer.pad_id}

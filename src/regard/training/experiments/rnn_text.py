@@ -18,12 +18,13 @@ from regard.tasks.feature_models import AnyFeatures, load_frozen_features
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.training.device import device_of_rank
 from regard.training.evaluation import Evaluator
-from regard.training.experiments.base import Notify, choose_preset
+from regard.training.experiments.base import Notify
 from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.presets import PresetTable
 from regard.training.experiments.supervised import SplitT
 from regard.training.experiments.text_model import TextModelExperiment
 
-SMALL_DATA = 10_000  # tokens below which the smaller preset is chosen
+PRESETS = PresetTable(RNN_TEXT_PRESETS, ((10_000, "tiny"),), largest="small", sizes=("embedding_size", "hidden_size"))
 
 
 class RnnTextEvaluator(Evaluator, Protocol):
@@ -109,17 +110,7 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
     def choose_config(self) -> tuple[ConfigT, str]:
         """Choose the model config for this data, and say why."""
         config = self.base_config()
-        preset, reason = choose_preset(
-            self.config.preset,
-            RNN_TEXT_PRESETS,
-            amount=self.tokens_per_epoch,
-            sizes=((SMALL_DATA, "tiny"),),
-            largest="small",
-            where=f"for {self.name}",
-        )
-        settings: dict[str, Any] = {}
-        if preset is not None:
-            settings = {"embedding_size": preset.embedding_size, "hidden_size": preset.hidden_size}
+        settings, reason = PRESETS.choose(self.config.preset, self.tokens_per_epoch, f"for {self.name}")
         settings["vocab_size"] = self.preprocessor.tokenizer.vocab_size
         settings["num_feature_layers"] = 0 if self.features is None else self.features.num_layers
         settings["feature_size"] = 0 if self.features is None else self.features.hidden_size
