@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import workload
+from benchmarks.random_models import save_random_translator
 from regard.attention.trace import STORES, trace
-from regard.checkpoint.model_dir import save_translator
 from regard.config.inference import DecodingConfig
 from regard.config.models import TRANSFORMER_PRESETS
 from regard.hardware import processor_identity
-from regard.models import build_model
-from regard.models.base import initialize_weights
 from regard.pipeline.load import load_translator
 from regard.pipeline.translation import TranslationPipeline
 
@@ -37,18 +35,7 @@ ROUNDS = 40
 def save_random_model(folder: Path) -> None:
     """Write a translator with random weights."""
     config = TRANSFORMER_PRESETS["small"].override({"source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE})
-    model = build_model(config)
-    initialize_weights(model, 1)
-    tokenizer = workload.build_tokenizer(VOCAB_SIZE)
-    save_translator(
-        folder,
-        config,
-        model.state_dict(),
-        tokenizers={"source": tokenizer, "target": tokenizer},
-        decoding=DecodingConfig(max_length_a=1.0, max_length_b=0),
-        metadata={},
-        card="",
-    )
+    save_random_translator(folder, config, DecodingConfig(max_length_a=1.0, max_length_b=0))
 
 
 def time_call(pipeline: TranslationPipeline, store: str, beam: int) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from regard.checkpoint.encoder_dir import save_encoder
 from regard.config.data import TokenizerConfig
 from regard.config.models import BertConfig, StackConfig
 from regard.models.bert import Bert, initialize_bert
-from regard.text.train import train_masked_tokenizer
+from regard.text.train import train_masked_tokenizer, train_wordpiece
 
 
 def saved_encoder(
@@ -29,4 +31,24 @@ def saved_encoder(
     model = Bert(config.override({"classifier_dropout": 0.0}))
     initialize_bert(model, 1, 0.1)
     save_encoder(folder, model.config, model.state_dict(), tokenizer=tokenizer, task="", metadata={}, card="")
+    return folder
+
+
+def save_random_hf_bert(folder: Path, architecture: str, texts: Sequence[str]) -> Path:
+    """Write a random model as transformers saves it, with large weights: small ones hide errors."""
+    import transformers
+
+    tokenizer = train_wordpiece(texts, TokenizerConfig(lowercase=True, vocab_size=90))
+    config = transformers.BertConfig(
+        vocab_size=96,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=24,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(1)
+    getattr(transformers, architecture)(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
     return folder

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import workload
+from benchmarks.random_models import save_random_translator
 from regard.checkpoint.causal_dir import save_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
-from regard.checkpoint.model_dir import save_translator
 from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig, GenerationConfig
 from regard.config.models import GptConfig, StackConfig, TransformerConfig
@@ -63,19 +63,7 @@ def _save_translator(folder: Path) -> Path:
     config = TransformerConfig(
         source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, hidden_size=24, encoder=STACK, decoder=STACK
     )
-    model = build_model(config)
-    initialize_weights(model, 1)
-    tokenizer = workload.build_tokenizer(VOCAB_SIZE)
-    save_translator(
-        folder,
-        config,
-        model.state_dict(),
-        tokenizers={"source": tokenizer, "target": tokenizer},
-        decoding=DecodingConfig(beam=2, max_length_a=1.0, max_length_b=3),
-        metadata={},
-        card="",
-    )
-    return folder
+    return save_random_translator(folder, config, DecodingConfig(beam=2, max_length_a=1.0, max_length_b=3))
 
 
 def _save_causal_lm(folder: Path) -> Path:

@@ -32,11 +32,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from benchmarks.peers import workload
-from regard.checkpoint.model_dir import save_translator
+from benchmarks.random_models import save_random_translator
 from regard.config.inference import DecodingConfig
 from regard.config.models import StackConfig, TransformerConfig
-from regard.models import build_model
-from regard.models.base import initialize_weights
 from tests.server.client import Client, open_silent
 
 RESULTS = Path(__file__).parents[1] / "results" / "busy_page.json"
@@ -63,18 +61,7 @@ def save_model(folder: Path) -> None:
     config = TransformerConfig(
         source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, hidden_size=128, encoder=stack, decoder=stack
     )
-    model = build_model(config)
-    initialize_weights(model, 1)
-    tokenizer = workload.build_tokenizer(VOCAB_SIZE)
-    save_translator(
-        folder,
-        config,
-        model.state_dict(),
-        tokenizers={"source": tokenizer, "target": tokenizer},
-        decoding=DecodingConfig(beam=2, max_length_a=1.0, max_length_b=3),
-        metadata={},
-        card="",
-    )
+    save_random_translator(folder, config, DecodingConfig(beam=2, max_length_a=1.0, max_length_b=3))
 
 
 @contextlib.contextmanager

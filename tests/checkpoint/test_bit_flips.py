@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import regard
+from benchmarks.random_models import save_random_translator
 from regard.checkpoint import atomic
 from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder
 from regard.checkpoint.export.convert import convert
 from regard.checkpoint.hf import sentence_transformers
 from regard.checkpoint.hf.sentence_transformers import SentenceTransformersConfig
-from regard.checkpoint.model_dir import load_translator, save_translator
+from regard.checkpoint.model_dir import load_translator
 from regard.config.inference import DecodingConfig
 from regard.config.models import GptConfig, StackConfig, TransformerConfig
 from regard.config.runs import build_run
@@ -29,7 +30,7 @@ from regard.models.base import initialize_weights
 from regard.training.run import train_run
 from tests.checkpoint.bit_flips import find_silent_changes, flip_bit, random_flips
 from tests.encoders import saved_encoder
-from tests.model_folders import TEXTS, VOCAB_SIZE, predict, save_model_folders, workload
+from tests.model_folders import TEXTS, VOCAB_SIZE, predict, save_model_folders
 from tests.scale import scaled
 
 NUM_FLIPS = {"run": scaled(200, 3), "native": scaled(600, 25), "engine": scaled(600, 25), "hf": scaled(600, 25)}
@@ -49,19 +50,8 @@ def load_and_predict(task: str, folder: Path) -> object:
 def save_transformer(folder: Path, **changes: Any) -> Path:
     sizes = {"hidden_size": 32, "encoder": STACK, "decoder": STACK, "source_vocab_size": VOCAB_SIZE}
     config = TransformerConfig(**(sizes | {"target_vocab_size": VOCAB_SIZE} | changes))  # type: ignore[arg-type]
-    model = build_model(config)
-    initialize_weights(model, 1)
-    tokenizer = workload.build_tokenizer(VOCAB_SIZE)
-    save_translator(
-        folder,
-        config,
-        model.state_dict(),
-        tokenizers={"source": tokenizer, "target": tokenizer},
-        decoding=DecodingConfig(beam=2, max_length_a=1.0, max_length_b=3),
-        metadata={},
-        card="a card",
-    )
-    return folder
+    decoding = DecodingConfig(beam=2, max_length_a=1.0, max_length_b=3)
+    return save_random_translator(folder, config, decoding, card="a card")
 
 
 def save_gpt(folder: Path, source: Path, positions: str) -> Path:

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from regard.cli import run
-from regard.config.data import TokenizerConfig
 from regard.data.documents import Documents
 from regard.errors import CheckpointError, UsageError
 from regard.pipeline.fill_mask import FillMaskPipeline, Prediction
 from regard.pipeline.load import load
 from regard.pipeline.loaders import load_filler
-from regard.text.train import train_wordpiece
+from tests.encoders import save_random_hf_bert
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,22 +30,7 @@ MASKED = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model as transformers saves it, with large weights: small ones hide errors."""
-    path = tmp_path_factory.mktemp("bert")
-    tokenizer = train_wordpiece(TEXTS, TokenizerConfig(lowercase=True, vocab_size=90))
-    config = transformers.BertConfig(
-        vocab_size=96,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=24,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(1)
-    transformers.BertForMaskedLM(config).save_pretrained(path)
-    (path / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
-    return path
+    return save_random_hf_bert(tmp_path_factory.mktemp("bert"), "BertForMaskedLM", TEXTS)
 
 
 @pytest.fixture(scope="module")

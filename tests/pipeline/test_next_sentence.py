@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from regard.cli import run
-from regard.config.data import TokenizerConfig
 from regard.errors import UsageError
 from regard.pipeline.loaders import load_next_sentence
-from regard.text.train import train_wordpiece
-from tests.encoders import saved_encoder
+from tests.encoders import save_random_hf_bert, saved_encoder
 
 transformers = pytest.importorskip("transformers")
 
@@ -24,22 +22,7 @@ PAIRS = [(TEXTS[0], TEXTS[1]), ("cats", "The dogs barked."), ("France", " ".join
 
 @pytest.fixture(scope="module", params=["BertForPreTraining", "BertForNextSentencePrediction"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model as transformers saves it, with large weights: small ones hide errors."""
-    path = tmp_path_factory.mktemp("bert")
-    tokenizer = train_wordpiece(TEXTS, TokenizerConfig(lowercase=True, vocab_size=90))
-    config = transformers.BertConfig(
-        vocab_size=96,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=24,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(1)
-    getattr(transformers, request.param)(config).save_pretrained(path)
-    (path / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
-    return path
+    return save_random_hf_bert(tmp_path_factory.mktemp("bert"), request.param, TEXTS)
 
 
 def test_probabilities_are_those_of_transformers(folder: Path) -> None:
