@@ -46,8 +46,8 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class And(Mask):
-    """Intersection: both masks allow the pair."""
+class _Combination(Mask):
+    """Base of masks that combine two others."""
 
     left: Mask
     right: Mask
@@ -55,6 +55,11 @@ class And(Mask):
     @property
     def num_heads(self) -> int:
         return max(self.left.num_heads, self.right.num_heads)
+
+
+@dataclass(frozen=True)
+class And(_Combination):
+    """Intersection: both masks allow the pair."""
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return self.left.allows(query, key, size) & self.right.allows(query, key, size)
@@ -64,15 +69,8 @@ class And(Mask):
 
 
 @dataclass(frozen=True)
-class Or(Mask):
+class Or(_Combination):
     """Union: at least one of the masks allows the pair."""
-
-    left: Mask
-    right: Mask
-
-    @property
-    def num_heads(self) -> int:
-        return max(self.left.num_heads, self.right.num_heads)
 
     def allows(self, query: Tensor, key: Tensor, size: int) -> Tensor:
         return self.left.allows(query, key, size) | self.right.allows(query, key, size)
@@ -95,11 +93,11 @@ class Not(Mask):
         return ~self.inner.allows(query, key, size)
 
     def __str__(self) -> str:
-        return f"~{_parenthesize(self.inner, (And, Or))}"
+        return f"~{_parenthesize(self.inner, _Combination)}"
 
 
-def _parenthesize(mask: Mask, kinds: type | tuple[type, ...]) -> str:
-    return f"({mask})" if isinstance(mask, kinds) else str(mask)
+def _parenthesize(mask: Mask, kind: type[Mask]) -> str:
+    return f"({mask})" if isinstance(mask, kind) else str(mask)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,14 @@ from regard.cancellation import check_cancelled
 from regard.config.models import StackConfig
 from regard.engine.capture import RowHeads, RowMask, store_call
 from regard.engine.description import describe_model, model_shape
-from regard.engine.layout import PRECISIONS, Array, Model, array_specs
+from regard.engine.layout import PRECISIONS, Array, Model, Weights, array_specs, pack_weights
 from regard.engine.library import CODES, CArray, Library, load_library, pointer, select_instruction_set
 from regard.engine.positions import position_codes, rotary_codes
 from regard.engine.sites import AttentionOptions, SiteArrays, engine_sites, group_sites, traced_sites
 from regard.errors import ConfigError, UsageError, nearest
 from regard.packed_tokens import Candidates, Ids, Tokens
 
+ModelT = TypeVar("ModelT", bound=Model)
 _NO_IDS = np.zeros(1, np.int32)  # passed where the library returns no token ids
 
 
@@ -35,16 +36,17 @@ def unsupported_stack_reason(stack: StackConfig) -> str:
     return "" if kind == "softmax" else f"it has no {kind} attention"
 
 
-class EngineModel:
+class EngineModel(Generic[ModelT]):
     """A model that computes in the engine."""
 
     handle = 0  # until the library has created the model
 
     def __init__(
-        self, config: Model, arrays: Sequence[Array], precision: str = "float32", instructions: str = ""
+        self, config: ModelT, arrays: Sequence[Array], precision: str = "float32", instructions: str = ""
     ) -> None:
         """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
         check_precision(precision)
+        self.config = config
         self.library: Library = load_library()
         shape = model_shape(config, precision)
         description = describe_model(config)
@@ -78,6 +80,12 @@ class EngineModel:
         self.handle = self.library.call(
             self.library.handle.regard_model_new, ctypes.byref(shape), table, len(table), self.instruction_set.encode()
         )
+
+    @classmethod
+    def from_weights(cls, config: ModelT, weights: Weights, precision: str = "float32", instructions: str = "") -> Self:
+        """Pack a model's float32 weights for the engine."""
+        check_precision(precision)
+        return cls(config, pack_weights(config, weights, precision), precision, instructions)
 
     def __del__(self) -> None:
         if self.handle:
@@ -199,7 +207,7 @@ def check_precision(precision: str) -> None:
 class EngineState:
     """State of the library for texts being generated, one row each: caches of keys and values."""
 
-    def __init__(self, engine: EngineDecoder, handle: int, rows: int) -> None:
+    def __init__(self, engine: EngineDecoder[Any], handle: int, rows: int) -> None:
         self.engine = engine
         self.handle = handle
         self.rows = rows
@@ -218,7 +226,7 @@ class EngineState:
         return self
 
 
-class EngineDecoder(EngineModel):
+class EngineDecoder(EngineModel[ModelT]):
     """A model that generates one token after another. An active intervention ablates heads."""
 
     @property

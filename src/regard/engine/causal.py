@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.config.models import GptConfig
 from regard.engine import layout
-from regard.engine.base import EngineDecoder, EngineState, check_precision, unsupported_stack_reason
+from regard.engine.base import EngineDecoder, EngineState, unsupported_stack_reason
 from regard.engine.forced_decoding import force_decode, label_logprobs, vocabulary_logprobs
 from regard.engine.library import CODES
 from regard.errors import UsageError
@@ -47,7 +47,7 @@ class CausalEngineState:
         )
 
 
-class CausalEngine(EngineDecoder):
+class CausalEngine(EngineDecoder[GptConfig]):
     """A causal language model in the engine, step for step as `models.gpt.Gpt`."""
 
     def __init__(
@@ -57,15 +57,6 @@ class CausalEngine(EngineDecoder):
         if reason := unsupported_reason(config):
             raise UsageError(f"the engine does not compute this model: {reason}")
         super().__init__(config, arrays, precision, instructions)
-        self.config = config
-
-    @classmethod
-    def from_weights(
-        cls, config: GptConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
-    ) -> CausalEngine:
-        """Pack a model's float32 weights for the engine."""
-        check_precision(precision)
-        return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
     # ---- interface of a generator
 

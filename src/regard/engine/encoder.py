@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from regard.attention.trace import is_tracing
 from regard.config.models import BertConfig
 from regard.engine import layout
-from regard.engine.base import EngineModel, check_precision, unsupported_stack_reason
+from regard.engine.base import EngineModel, unsupported_stack_reason
 from regard.engine.library import CODES, pointer
 from regard.errors import UsageError
 from regard.packed_tokens import Ids, Tokens
@@ -47,7 +48,7 @@ def _check_supported(config: BertConfig) -> None:
         raise UsageError(f"the engine does not compute this encoder: {reason}")
 
 
-class EncoderEngine(EngineModel):
+class EncoderEngine(EngineModel[BertConfig]):
     """An encoder in the engine; the result of a text does not depend on the other texts of a batch."""
 
     def __init__(
@@ -65,17 +66,15 @@ class EncoderEngine(EngineModel):
         head_arrays = iter(arrays[num_encoder_arrays:])
         self.head_layers = {spec.name: (next(head_arrays), next(head_arrays)) for spec in head_specs}  # weight, bias
         super().__init__(config, arrays[:num_encoder_arrays], precision, instructions)
-        self.config = config
         self.threads = threads
 
     @classmethod
     def from_weights(
         cls, config: BertConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
-    ) -> EncoderEngine:
+    ) -> Self:
         """Pack an encoder's float32 weights for the engine."""
-        check_precision(precision)
         _check_supported(config)
-        return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
+        return super().from_weights(config, weights, precision, instructions)
 
     # ---- interface of `backends.EncoderBackend`
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class ForcedStep:
 
 
 def force_decode(
-    engine: EngineDecoder, inputs: Tokens, *, source: Tokens = NO_SOURCE, labels: Tokens | None = None, k: int = 1
+    engine: EngineDecoder[Any], inputs: Tokens, *, source: Tokens = NO_SOURCE, labels: Tokens | None = None, k: int = 1
 ) -> Iterator[ForcedStep]:
     """Read the tokens of each row, after its source; yield what follows each token, then fill the open traces.
 
@@ -64,7 +65,7 @@ class _Reader:
 
     def __init__(
         self,
-        engine: EngineDecoder,
+        engine: EngineDecoder[Any],
         inputs: Tokens,
         source: Tokens,
         labels: Tokens | None,
@@ -203,7 +204,7 @@ def _row_slices(tokens: Tokens) -> list[slice]:
 
 
 def label_logprobs(
-    engine: EngineDecoder, inputs: Tokens, labels: Tokens, source: Tokens = NO_SOURCE
+    engine: EngineDecoder[Any], inputs: Tokens, labels: Tokens, source: Tokens = NO_SOURCE
 ) -> list[NDArray[np.float32]]:
     """Log-probability of each label after the token that it follows, by row."""
     lengths = inputs.lengths
@@ -215,7 +216,7 @@ def label_logprobs(
 
 
 def vocabulary_logprobs(
-    engine: EngineDecoder, inputs: Tokens, source: Tokens = NO_SOURCE
+    engine: EngineDecoder[Any], inputs: Tokens, source: Tokens = NO_SOURCE
 ) -> NDArray[np.float32]:  # [tokens, vocabulary]
     """Log-probabilities of the vocabulary after each token."""
     logprobs = np.empty((len(inputs.ids), engine.vocab_size), np.float32)

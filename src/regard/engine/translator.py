@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regard.cancellation import active_cancellation, check_cancelled
 from regard.config.models import TransformerConfig
 from regard.engine import layout
-from regard.engine.base import EngineDecoder, EngineState, check_precision, contiguous_ids, unsupported_stack_reason
+from regard.engine.base import EngineDecoder, EngineState, contiguous_ids, unsupported_stack_reason
 from regard.engine.forced_decoding import label_logprobs, vocabulary_logprobs
 from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
@@ -34,7 +34,7 @@ def unsupported_transformer_reason(config: TransformerConfig) -> str:
     return unsupported_stack_reason(config.encoder) or unsupported_stack_reason(config.decoder)
 
 
-class TranslatorEngine(EngineDecoder):
+class TranslatorEngine(EngineDecoder[TransformerConfig]):
     """A Transformer in the engine."""
 
     def __init__(
@@ -46,16 +46,7 @@ class TranslatorEngine(EngineDecoder):
     ) -> None:
         """Create the model from arrays in the order of `array_specs`; `instructions` names an instruction set."""
         super().__init__(config, arrays, precision, instructions)
-        self.config = config
         self.shortlist: Shortlist | None = None  # target tokens that `search` may use
-
-    @classmethod
-    def from_weights(
-        cls, config: TransformerConfig, weights: layout.Weights, precision: str = "float32", instructions: str = ""
-    ) -> TranslatorEngine:
-        """Pack a model's float32 weights for the engine."""
-        check_precision(precision)
-        return cls(config, layout.pack_weights(config, weights, precision), precision, instructions)
 
     # ---- interface of a generator
 
