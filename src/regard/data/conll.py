@@ -25,7 +25,7 @@ from regard.config.data import ReadConfig
 from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
 from regard.data.labelled import HELD_OUT_FRACTION, MAX_HELD_OUT
-from regard.data.ledger import Ledger, digest_columns
+from regard.data.ledger import Ledger, RowCounts, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError, nearest
 from regard.formatting import format_count, format_names
@@ -52,15 +52,11 @@ class TaggedSentence:
 
 
 @dataclass(frozen=True)
-class TaggedSentences:
+class TaggedSentences(RowCounts):
     """Sentences in the order of the files."""
 
     sentences: list[TaggedSentence]
     digest: str  # SHA-256 over all sentences in their order
-    num_read: int = 0  # accepted + rejected
-    num_rejected: int = 0
-    reject_file: str = ""  # path of the rejected sentences
-    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.sentences)

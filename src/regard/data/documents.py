@@ -12,7 +12,7 @@ import numpy as np
 from regard.config.data import ReadConfig
 from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
-from regard.data.ledger import Ledger, digest_columns
+from regard.data.ledger import Ledger, RowCounts, digest_columns
 from regard.data.lines import Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError
 
@@ -21,15 +21,11 @@ MAX_HELD_OUT = 200_000  # characters
 
 
 @dataclass(frozen=True)
-class Documents:
-    """Texts in the order of the files."""
+class Documents(RowCounts):
+    """Texts in the order of the files; the rows that are counted are lines."""
 
     texts: list[str]
     digest: str  # SHA-256 over all texts in their order
-    num_read: int = 0  # lines, accepted and rejected
-    num_rejected: int = 0
-    reject_file: str = ""  # path of the rejected lines
-    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from regard.config.data import ReadConfig
 from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import Column, DataRow, find_field_fault, read_rows
-from regard.data.ledger import Ledger, digest_columns
+from regard.data.ledger import Ledger, RowCounts, digest_columns
 from regard.data.lines import Fault, iter_checked_lines, open_bytes
 from regard.data.pairs import detect_format
 from regard.errors import DataError, UsageError, nearest
@@ -32,19 +32,15 @@ _MAX_INT64_DIGITS = 18
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabelledTexts(RowCounts):
     """Texts with their labels, in the order of the files."""
 
     texts: list[str]
     labels: list[str]
     locations: list[str]  # file:line of each
     digest: str  # SHA-256 over all rows in their order
-    num_read: int = 0  # accepted + rejected
-    num_rejected: int = 0
-    reject_file: str = ""  # path of the rejected rows
     pairs: list[str] | None = None  # second text of each, where texts come in pairs
     label_separator: str = ""  # between the labels of a text that may have several
-    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.texts)

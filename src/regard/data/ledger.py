@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -73,6 +74,16 @@ def iter_lines(
             if line.fault:
                 raise line.fault.error(name)
             yield line.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCounts:
+    """Base of what a reader returns: how many rows it read and rejected."""
+
+    num_read: int = 0  # accepted + rejected
+    num_rejected: int = 0
+    reject_file: str = ""  # path of the rejected rows
+    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
 
 class Ledger:

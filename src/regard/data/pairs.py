@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regard.config.data import ReadConfig
 from regard.data.batching import RngPurpose, epoch_order, epoch_rng
 from regard.data.columns import Column, DataRow, find_field_fault, read_rows
-from regard.data.ledger import Ledger, digest_columns
+from regard.data.ledger import Ledger, RowCounts, digest_columns
 from regard.data.lines import Fault, Line, iter_checked_lines, open_bytes
 from regard.errors import DataError, UsageError
 
@@ -33,19 +33,15 @@ FORMATS_BY_SUFFIX = {
 
 
 @dataclass(frozen=True)
-class ParallelTexts:
+class ParallelTexts(RowCounts):
     """Pairs of texts, in the order of the files."""
 
     source: list[str]
     target: list[str]
     digest: str  # SHA-256 over all pairs in their order
-    num_read: int  # accepted + rejected
-    num_rejected: int
     locations: NDArray[np.int64]  # line at which each pair begins
     file_names: tuple[str, ...] = ()
     fault_counts: Mapping[str, int] = field(default_factory=dict)  # kind of fault → rows rejected for it
-    reject_file: str = ""  # path of the rejected rows
-    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.source)
@@ -62,7 +58,6 @@ class ParallelTexts:
             list(target),
             digest=digest_columns(source, target),
             num_read=len(source),
-            num_rejected=0,
             locations=np.arange(1, len(source) + 1),
         )
 

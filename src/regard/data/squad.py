@@ -22,7 +22,7 @@ from regard.config.data import ReadConfig
 from regard.data.batching import RngPurpose, epoch_rng
 from regard.data.columns import DataRow
 from regard.data.labelled import HELD_OUT_FRACTION, MAX_HELD_OUT
-from regard.data.ledger import Ledger, digest_columns
+from regard.data.ledger import Ledger, RowCounts, digest_columns
 from regard.data.lines import Fault, check_encoding, find_lone_surrogate, open_bytes, read_bounded
 from regard.errors import DataError, UsageError
 
@@ -46,15 +46,11 @@ class SquadExample:
 
 
 @dataclass(frozen=True)
-class SquadExamples:
+class SquadExamples(RowCounts):
     """Questions in the order of the files."""
 
     examples: list[SquadExample]
     digest: str  # SHA-256 over all examples in their order
-    num_read: int = 0  # accepted + rejected
-    num_rejected: int = 0
-    reject_file: str = ""  # path of the rejected questions
-    notes: tuple[str, ...] = ()  # what was guessed or converted in reading
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NotRequired, TypedDict
 
 from regard.errors import UsageError, nearest
 from regard.formatting import round_digits
-from regard.interpret.sortable_page import Column, HeadTable, sortable_page
+from regard.interpret.sortable_page import Column, HeadTable, HeadTableRow, sortable_page
 
 Value = Callable[["HeadRow"], Any]
 CHANGE = "change"  # metric of encoders without a task head
@@ -58,22 +58,15 @@ class HeadReportDict(TypedDict):
 
 
 @dataclass(frozen=True)
-class HeadRow:
+class HeadRow(HeadTableRow):
     """Statistics and importance of one head."""
 
-    site: str
-    head: int
     name: str  # its main pattern
     numbers: Mapping[str, float]  # entropy (bits), distance (tokens), fractions of its attention
     importance: float | None = None  # how much worse the metric is without it
     error: float | None = None  # its standard error, where the metric is a mean over examples
     alignment: float | None = None  # information of its word alignment, in nats per word
     alignment_error: float | None = None  # alignment error rate, where references are known
-
-    @property
-    def label(self) -> str:
-        """The head as `--ablate` takes it: `encoder.3.self:2`."""
-        return f"{self.site}:{self.head}"
 
     def to_dict(self) -> HeadDict:
         """Convert to plain values."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypedDict
 
-from regard.interpret.sortable_page import Column, HeadTable, sortable_page
+from regard.interpret.sortable_page import Column, HeadTable, HeadTableRow, sortable_page
 from regard.tasks.significance import ScoreInterval
 
 
@@ -58,22 +58,15 @@ class LinkReportDict(TypedDict):
 
 
 @dataclass(frozen=True)
-class LinkRow:
+class LinkRow(HeadTableRow):
     """How often one head attends more to the antecedent than to the other noun."""
 
-    site: str
-    head: int
     accuracy: float  # percent of the sentences
     low: float
     high: float
     both: float | None
     nearest: float
     weight: float
-
-    @property
-    def label(self) -> str:
-        """The head as `--ablate` takes it: `encoder.3.self:2`."""
-        return f"{self.site}:{self.head}"
 
     def to_dict(self) -> LinkRowDict:
         """Convert to plain values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from regard.view.csp import csp_hash
@@ -12,6 +13,19 @@ Row = TypeVar("Row")
 Column = tuple[str, Callable[[Row], Any], str]  # title, value of a row, number format; without one, a text
 MISSING = "–"
 _NUMBER_CLASS = ' class="number"'
+
+
+@dataclass(frozen=True)
+class HeadTableRow:
+    """Base of the rows of a report: one head of an attention site."""
+
+    site: str
+    head: int
+
+    @property
+    def label(self) -> str:
+        """The head as `--ablate` takes it: `encoder.3.self:2`."""
+        return f"{self.site}:{self.head}"
 
 
 class HeadTable(Generic[Row]):
