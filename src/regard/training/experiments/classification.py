@@ -44,7 +44,7 @@ from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
 from regard.training.evaluation import Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
-from regard.training.experiments.fine_tuning import FineTuningExperiment
+from regard.training.experiments.fine_tuning import EncoderExperiment
 from regard.training.experiments.supervised import EncodedSplit, RowsT
 from regard.training.trivial_baselines import constant_labels, majority_label
 from regard.training.verdict import TrivialBaseline
@@ -95,7 +95,7 @@ class Calibration:
 UNCALIBRATED = Calibration()
 
 
-class ClassificationExperiment(FineTuningExperiment[EncodedLabelledSplit]):
+class ClassificationExperiment(EncoderExperiment[EncodedLabelledSplit]):
     """Fine-tune or train an encoder on labelled texts."""
 
     config: ClassifyRun

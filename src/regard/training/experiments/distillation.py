@@ -18,7 +18,7 @@ from regard.tasks.distillation import DistillationObjective, select_layers, stud
 from regard.tasks.windows import EncodedTexts
 from regard.training.experiments.base import Notify, subsample_indices
 from regard.training.experiments.classification import ClassificationExperiment
-from regard.training.experiments.fine_tuning import FineTuningExperiment
+from regard.training.experiments.fine_tuning import EncoderExperiment
 from regard.training.experiments.question_answering import QuestionAnsweringExperiment
 from regard.training.experiments.tagging import TaggingExperiment
 
@@ -28,7 +28,7 @@ TIMED_TOKENS = 16_384  # maximum of a round
 MULTI_LABEL = "multi_label_classification"
 
 
-class DistillationExperiment(FineTuningExperiment[Any]):
+class DistillationExperiment(EncoderExperiment[Any]):
     """Distil a teacher into a student; combined with the experiment of a task by inheritance."""
 
     # set by `prepare`

@@ -49,7 +49,7 @@ NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
 POOLED_HEAD_PREFIXES = ("classifier", "pooler", "pooling")  # of the weights to train where the encoder is frozen
 
 
-class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
+class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
     """Train an encoder with a head for the task: a pretrained one, or a fresh one from scratch."""
 
     config: EncoderRun
@@ -302,7 +302,7 @@ def _select_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class EncoderEvaluator(ModelEvaluator[Bert]):
     """Evaluates an encoder and its head with the metrics of its experiment."""
 
-    def __init__(self, experiment: FineTuningExperiment[Any], device: str) -> None:
+    def __init__(self, experiment: EncoderExperiment[Any], device: str) -> None:
         super().__init__(Bert(experiment.model_config), device, experiment.scoring)
         self.experiment = experiment
 

@@ -30,7 +30,7 @@ from regard.tasks.span_objective import SpanObjective
 from regard.training.evaluation import Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain, subsample_indices
 from regard.training.experiments.data_splits import DataSplits
-from regard.training.experiments.fine_tuning import FineTuningExperiment
+from regard.training.experiments.fine_tuning import EncoderExperiment
 from regard.training.experiments.supervised import EncodedSplit
 from regard.training.trivial_baselines import constant_span
 from regard.training.verdict import TrivialBaseline
@@ -48,7 +48,7 @@ class QuestionSplit(EncodedSplit[SquadExamples, EncodedPassages]):
         return [example.passage for example in self.examples.examples]
 
 
-class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
+class QuestionAnsweringExperiment(EncoderExperiment[QuestionSplit]):
     """Fine-tune or train an encoder on questions about passages."""
 
     config: AnswerRun

@@ -24,7 +24,7 @@ from regard.text.train import build_word_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import EvaluatorT, Notify, prefix_metrics
 from regard.training.experiments.data_splits import DataSplits
-from regard.training.experiments.fine_tuning import EncoderEvaluator, FineTuningExperiment
+from regard.training.experiments.fine_tuning import EncoderEvaluator, EncoderExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
 from regard.training.experiments.supervised import EncodedSplit, SupervisedExperiment
 from regard.training.trivial_baselines import majority_answer
@@ -223,9 +223,7 @@ class StoryRnnEvaluator(ModelEvaluator[RnnClassifier]):
 # ---- Transformer
 
 
-class StoryTransformerExperiment(
-    StorySequenceExperiment[BertConfig, EncoderEvaluator], FineTuningExperiment[StorySplit]
-):
+class StoryTransformerExperiment(StorySequenceExperiment[BertConfig, EncoderEvaluator], EncoderExperiment[StorySplit]):
     """Train a Transformer over the pair of story and question."""
 
     config: StoryQARun

@@ -42,7 +42,7 @@ from regard.tasks.tagging_objectives import RnnTaggingObjective, TaggingObjectiv
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
-from regard.training.experiments.fine_tuning import FineTuningExperiment
+from regard.training.experiments.fine_tuning import EncoderExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
 from regard.training.experiments.supervised import EncodedSplit, RowsT
 from regard.training.trivial_baselines import constant_tag
@@ -208,7 +208,7 @@ def _flatten(tags: TagSequences) -> NDArray[np.str_]:
 # ---- fine-tuned encoders
 
 
-class TaggingExperiment(FineTuningExperiment[EncodedTaggedSplit]):
+class TaggingExperiment(EncoderExperiment[EncodedTaggedSplit]):
     """Fine-tune or train an encoder on tagged sentences."""
 
     config: TagRun
