@@ -316,7 +316,7 @@ def test_a_record_of_an_answer_has_the_probabilities_of_one_window() -> None:
         assert " ".join(tokens[first : last + 1]).replace("▁", "").split() == text.split()
 
 
-def test_a_record_of_a_story_lists_forgotten_sentences() -> None:
+def test_a_record_of_a_story_lists_truncated_sentences() -> None:
     story = ["John went out."] * 4 + ["Mary went home."] * 3
     answer = build_story_qa().answer(story, "Where is Mary?")
     assert answer.truncated_sentences == 2

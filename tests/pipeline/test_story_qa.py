@@ -83,7 +83,7 @@ def test_a_pickled_answer_keeps_its_fields(pipeline: StoryQAPipeline) -> None:
     assert alternatives and [(other, other.score) for other in restored.alternatives] == alternatives
 
 
-def test_sentences_beyond_the_memory_are_forgotten(pipeline: StoryQAPipeline) -> None:
+def test_sentences_beyond_the_memory_are_truncated(pipeline: StoryQAPipeline) -> None:
     long_story = ["Sandra went to the hallway.", *["John went to the garden."] * 4, "Mary went to the office."]
     answer = pipeline.answer(long_story, "Where is Mary?")
     assert answer == "office"

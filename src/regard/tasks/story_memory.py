@@ -160,10 +160,10 @@ def encode_stories(
     question_rows: list[list[int]] = []
     support: list[set[int]] = []
     for question in questions.questions:
-        num_forgotten = len(question.sentences) - len(question.sentences[-config.memory_size :])
-        story_rows.append(sentences.add_story(question, num_forgotten))
+        num_truncated = len(question.sentences) - len(question.sentences[-config.memory_size :])
+        story_rows.append(sentences.add_story(question, num_truncated))
         question_rows.append(_encode_question(question, vocabulary, config))
-        support.append({position - num_forgotten for position in question.support})
+        support.append({position - num_truncated for position in question.support})
     tasks = questions.tasks
     return StoryExamples(
         sentences=Tokens.from_rows(sentences.rows),
