@@ -166,6 +166,10 @@ STACK_SIZES = ("hidden_size", "stack.num_layers", "stack.num_heads", "stack.feed
 ATTENTION_KINDS = ("full", "blocks")
 POOLING_KINDS = ("first", "last", "mean", "attention")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
+HEAD_PREFIXES = (  # of the names of an encoder's weights that belong to a head
+    *("classifier", "pooler", "pooling", "mlm_head", "next_sentence"),
+    *("span_feed_forward", "span_norm"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

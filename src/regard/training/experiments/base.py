@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.weights import digest_tensors
-from regard.config.models import STACK_SIZES, BertConfig, GptConfig
+from regard.config.models import HEAD_PREFIXES, STACK_SIZES, BertConfig, GptConfig
 from regard.config.runs import BatchRun
 from regard.errors import ConfigError
 from regard.metric_table import SPLITS
@@ -31,7 +31,7 @@ from regard.tasks.scoring import Scoring
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import Evaluation, Evaluator
-from regard.training.trainable import HEAD_PREFIXES, OUTPUT_PREFIX, Trainable, select_trainable
+from regard.training.trainable import OUTPUT_PREFIX, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_extension, extend_tokenizer
 
