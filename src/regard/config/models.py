@@ -11,6 +11,7 @@ from regard.errors import ConfigError
 
 NORM_PLACEMENTS = ("pre", "post", "both", "none")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
+BIAS_POSITIONS = ("alibi", "relative")  # schemes that add to attention scores
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
