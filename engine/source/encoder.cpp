@@ -142,8 +142,8 @@ class EncoderPass {
     if (first_tokens_only) restore_rows(rows);
   }
 
-  // Every token attends to all tokens of its text, to those of a window, or to no later ones. If only the texts' first tokens do, their
-  // hidden states are moved to the front. Returns the number of rows.
+  // Every token attends to all tokens of its text, to those of a window, or to no later ones. If only the texts' first
+  // tokens do, their hidden states are moved to the front. Returns the number of rows.
   int64_t self_attend(int64_t layer, RowView qkv, bool first_tokens_only) {
     const SelfAttention& attention = stack_.layers[layer].block->self_attention;
     const DistanceBias& bias = range_.biases[layer];

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.attention.alibi import alibi_slopes
-from regard.attention.positions import Alibi, RelativeBias, Rotary, relative_buckets
+from regard.attention.positions import Alibi, RelativeBias, Rotary, Sinusoidal, build_positions, relative_buckets
 from regard.errors import ConfigError
 
 pytest.importorskip("transformers")
@@ -65,6 +65,19 @@ def test_impossible_rotations_are_rejected() -> None:
         Rotary(scaling="linaer")
     with pytest.raises(ConfigError, match=r"rotary_dim \(14\) must be at most the head size \(12\)"):
         Rotary(rotary_dim=14).rotate(random_heads(), POSITIONS)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "interleaved", "concatenated"])
+def test_fixed_codes_are_the_same_within_their_table_and_beyond_it(kind: str) -> None:
+    short = build_positions(kind, 3, 10)
+    long = build_positions(kind, 11, 10)
+    assert isinstance(short, Sinusoidal)
+    assert short.table.shape == (3, 10)
+    long.load_state_dict(short.state_dict())
+    hidden = torch.randn(11, 10, generator=torch.Generator().manual_seed(1))
+    embedded = long.embed(hidden, torch.arange(11))
+    torch.testing.assert_close(short.embed(hidden, torch.arange(11)), embedded)
+    torch.testing.assert_close(short.embed(hidden[:3], torch.arange(3)), embedded[:3])
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 7, 8, 12, 20])

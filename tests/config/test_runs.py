@@ -56,6 +56,18 @@ def test_an_excluded_setting_is_unknown_in_a_recipe_and_not_written() -> None:
     assert set(written["read"]) == {"encoding", "lenient", "max_reject"}
 
 
+def test_a_masked_language_model_has_no_settings_of_a_label_head_but_reads_the_files_that_name_their_defaults() -> None:
+    for path, value in (("bert.pooling", "attention"), ("bert.pooler", False)):
+        with pytest.raises(ConfigError, match=f"unknown setting '{path}' of the task masked-lm"):
+            build_run("masked-lm", {path: value})
+        with pytest.raises(ConfigError, match=f"unknown setting '{path}' of the task masked-lm"):
+            read_run({"task": "masked-lm", "bert": {path.removeprefix("bert."): value}})
+    run = build_run("masked-lm", {"bert.norm_placement": "pre"})
+    values = run.to_dict()
+    assert not {"pooling", "pooler"} & values["bert"].keys()
+    assert read_run({**values, "bert": {**values["bert"], "pooling": "first", "pooler": True}}) == run
+
+
 def test_a_config_describes_a_setting_of_a_nested_config_in_its_own_words() -> None:
     help_texts = {task: _help_of(task, "documents.document_boundary") for task in ("causal-lm", "masked-lm", "elmo")}
     assert "auto: file" in help_texts["causal-lm"]

@@ -15,13 +15,13 @@ from regard.checkpoint.causal_dir import load_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder
 from regard.checkpoint.model_dir import load_translator
 from regard.cli import run
+from regard.config.models import HEAD_PREFIXES
 from regard.config.runs import RunConfig, build_run, run_config_class, trained_tasks
 from regard.engine.library import unavailable_reason
 from regard.errors import CheckpointError, ConfigError
 from regard.pipeline.load import load_embedder
 from regard.tasks.causal_lm import CausalLMObjective
 from regard.tasks.translation import TranslationObjective
-from regard.training.experiments.base import HEAD_PREFIXES
 from regard.training.run import train_run
 from tests.encoders import saved_encoder
 from tests.training.killing import train_killed_and_whole

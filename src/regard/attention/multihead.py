@@ -74,7 +74,11 @@ class _MultiHead(nn.Module):
             queries_per_key = config.num_heads // config.kv_heads
             key = key.repeat_interleave(queries_per_key, dim=1)
             value = value.repeat_interleave(queries_per_key, dim=1)
-        return Heads(query, key, value, None if bias is None else bias.to(query.dtype))
+        if bias is not None:
+            bias = bias.to(query.dtype)
+            if config.attention_bias_scale != 1:
+                bias = bias * config.attention_bias_scale
+        return Heads(query, key, value, bias)
 
     def _attend(self, heads: Heads, mask: BoundMask | None, noise: Noise | None, is_traced: bool = True) -> Tensor:
         """Attention output with merged heads, [B, Q, H · v]."""

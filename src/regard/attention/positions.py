@@ -108,17 +108,19 @@ class Sinusoidal(Positions):
     def __init__(self, max_positions: int, hidden_size: int) -> None:
         super().__init__()
         self.hidden_size = hidden_size
-        self.register_buffer("table", sinusoids(torch.arange(max_positions), hidden_size), persistent=False)
+        self.register_buffer("table", self._compute(torch.arange(max_positions)), persistent=False)
 
     @classmethod
     def build(cls, sizes: PositionSizes) -> Self:
         return cls(sizes.max_positions, sizes.hidden_size)
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return hidden + self._codes(positions).to(hidden)
+
+    def _codes(self, positions: Tensor) -> Tensor:
+        """Codes of positions [N], [N, D]: from the table, or computed beyond it."""
         table: Tensor = self.table  # type: ignore[assignment]
-        if _exceed(positions, len(table)):
-            return hidden + self._compute(positions).to(hidden)
-        return hidden + table[positions].to(hidden.dtype)
+        return self._compute(positions) if _exceed(positions, len(table)) else table[positions]
 
     def _compute(self, positions: Tensor) -> Tensor:
         return sinusoids(positions, self.hidden_size)
@@ -133,10 +135,6 @@ def _exceed(positions: Tensor, num_positions: int) -> bool:
 
 class InterleavedSinusoidal(Sinusoidal):
     """Sines and cosines in the order of the paper: at even and odd dimensions in turn."""
-
-    def __init__(self, max_positions: int, hidden_size: int) -> None:
-        super().__init__(max_positions, hidden_size)
-        self.register_buffer("table", interleaved_sinusoids(torch.arange(max_positions), hidden_size), persistent=False)
 
     def _compute(self, positions: Tensor) -> Tensor:
         return interleaved_sinusoids(positions, self.hidden_size)
@@ -153,21 +151,15 @@ def interleaved_sinusoids(positions: Tensor, width: int) -> Tensor:
     return sinusoids(positions, width)[..., order]
 
 
-class Concatenated(Positions):
+class Concatenated(Sinusoidal):
     """Concatenates sinusoids to the embeddings, and projects both to the hidden size."""
 
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
+    def __init__(self, max_positions: int, hidden_size: int) -> None:
+        super().__init__(max_positions, hidden_size)
         self.projection = nn.Linear(2 * hidden_size, hidden_size, bias=False)
 
-    @classmethod
-    def build(cls, sizes: PositionSizes) -> Self:
-        return cls(sizes.hidden_size)
-
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        codes = sinusoids(positions, self.hidden_size).to(hidden)
-        projected: Tensor = self.projection(torch.cat([hidden, codes], dim=-1))
+        projected: Tensor = self.projection(torch.cat([hidden, self._codes(positions).to(hidden)], dim=-1))
         return projected
 
 
@@ -326,12 +318,15 @@ def relative_buckets(offsets: Tensor, *, is_causal: bool, num_buckets: int, max_
 
 
 @torch.no_grad()
-def position_codes(scheme: Positions, width: int, positions: range) -> tuple[str, NDArray[np.float32]] | None:
-    """Name of a scheme and its codes of some positions, [positions, width]; None if it neither embeds nor rotates.
+def position_codes(
+    scheme: Positions, positions: range, *, hidden_size: int, head_size: int
+) -> tuple[str, NDArray[np.float32]] | None:
+    """Name of a scheme and its codes of some positions; None if it neither embeds nor rotates.
 
-    Rotary positions have the cosines and sines that rotate a head of this width.
+    What is added to embeddings is [positions, hidden]. Rotary positions have the cosines and sines that rotate a head,
+    [positions, head].
 
-    >>> position_codes(Rotary(), 2, range(1))
+    >>> position_codes(Rotary(), range(1), hidden_size=4, head_size=2)
     ('rotary', array([[1., 0.]], dtype=float32))
     """
     is_rotary = type(scheme).rotate is not Positions.rotate
@@ -344,13 +339,13 @@ def position_codes(scheme: Positions, width: int, positions: range) -> tuple[str
     indices = torch.arange(positions.start, positions.stop, device=device)
     if is_rotary:
         # rotating (1, 0) in each plane gives (cos, sin)
-        num_planes = width // 2
+        num_planes = head_size // 2
         ones = torch.ones(len(positions), num_planes)
-        zeros = torch.zeros(len(positions), width - num_planes)
+        zeros = torch.zeros(len(positions), head_size - num_planes)
         unit_vectors = torch.cat([ones, zeros], dim=1)
         codes = scheme.rotate(unit_vectors[None, None].to(device), indices[None])[0, 0]
     else:
-        codes = scheme.embed(torch.zeros(len(positions), width, device=device), indices)
+        codes = scheme.embed(torch.zeros(len(positions), hidden_size, device=device), indices)
     return scheme_name(scheme), codes.float().cpu().numpy()
 
 

@@ -212,13 +212,15 @@ class TopK:
     k: int
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """Weights of all keys, zero beyond the best `k`."""
-        if self.k >= scores.shape[-1]:
-            return softmax(scores, allowed)
+        """Weights of all keys, zero beyond the best `k`.
+
+        The scores are sorted whole: the number of keys of a graph that is being exported has no value to compare.
+        """
         if allowed is not None:
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-        best = scores.topk(self.k, dim=-1).indices
-        among_best = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True)
+        order = scores.detach().sort(dim=-1, descending=True).indices
+        is_best = torch.arange(scores.shape[-1], device=scores.device) < self.k  # by rank
+        among_best = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, is_best.expand_as(scores))
         return softmax(scores, among_best if allowed is None else among_best & allowed)
 
 

@@ -50,7 +50,7 @@ from regard.checkpoint.tokenizer_files import (
 )
 from regard.checkpoint.unused_weights import check_unused_weights, warn_about
 from regard.checkpoint.weights import Arrays, WeightReport
-from regard.config.models import BertConfig, GptConfig
+from regard.config.models import HEAD_PREFIXES, BertConfig, GptConfig
 from regard.errors import CheckpointError
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
@@ -58,13 +58,6 @@ from regard.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-_HEAD_PREFIXES = (
-    "pooler",
-    "mlm_head",
-    "next_sentence",
-    "span_",
-    "classifier",
-)  # of weights that are not the backbone's
 _MAX_LENGTH = 1 << 20  # a model_max_length beyond it stands for "unknown"
 
 
@@ -258,7 +251,7 @@ def _read_weights(
             model_type,
             shapes={name: entry.shape for name, entry in entries.items()},
             expected=request.read_shapes(config),
-            optional=() if selection.is_stored else _HEAD_PREFIXES,
+            optional=() if selection.is_stored else HEAD_PREFIXES,
             replaced=() if selection.is_stored else ("classifier",),
         )
         arrays = weights.read_float_arrays(entries, matcher.tensors_to_read)

@@ -16,7 +16,10 @@ class AttentionWeightsConfig(Config):
     """Temperature and normalisation of attention scores."""
 
     attention_temperature: float = knob(
-        1.0, "Divisor of the attention scores; below 1 attention is sharper.", low=0.001, high=1000
+        1.0,
+        "Divisor of the attention scores, biases by distance included; below 1 attention is sharper.",
+        low=0.001,
+        high=1000,
     )
     attention_normalization: str = knob(
         "softmax",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from regard.config.attention import NORMALIZATIONS
+from regard.config.attention import DEFAULT_TOP_K, NORMALIZATIONS
 from regard.config.models import ACTIVATIONS, NORM_PLACEMENTS, check_head_size
 from regard.config.settings import MAX_SIZE, Config, knob
 from regard.errors import ConfigError
@@ -62,8 +62,11 @@ class BlockConfig(Config):
     residual: bool = knob(True, "Residual connection around each sublayer.")
     qk_norm: bool = knob(False, "Norm of each head's queries and keys.")
     attention_scale: float = knob(0.0, "Factor of the attention scores (T5: 1); 0: 1 / √head_size.", low=0)
+    attention_bias_scale: float = knob(1.0, "Factor of what positions add to the attention scores.", low=0)
     attention_normalization: str = knob("softmax", "From scores to attention weights.", choices=NORMALIZATIONS)
-    attention_top_k: int = knob(8, "Keys that a query attends to with top-k attention.", low=1, high=MAX_SIZE)
+    attention_top_k: int = knob(
+        DEFAULT_TOP_K, "Keys that a query attends to with top-k attention.", low=1, high=MAX_SIZE
+    )
     cross_attention: bool = knob(False, "Cross-attention to a source after self-attention.")
     dropout: float = knob(0.0, "Dropout after each sublayer.", low=0, high=0.95)
     attention_dropout: float = knob(0.0, "Dropout on attention weights.", low=0, high=0.95)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.config.block import BiasConfig, BlockConfig
-from regard.config.models import BertConfig, GptConfig, StackConfig, TransformerConfig
+from regard.config.models import BIAS_POSITIONS, BertConfig, GptConfig, StackConfig, TransformerConfig
 
-LAYER_POSITIONS = ("rotary", "alibi", "relative")  # schemes that belong to layers, not to the embedding
+LAYER_POSITIONS = ("rotary", *BIAS_POSITIONS)  # schemes that belong to layers, not to the embedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,8 @@ def _describe_block(
     if not stack.attention_scale and stack.attention_temperature == 1:
         return block
     scale = stack.attention_scale or block.key_dim**-0.5
-    return replace(block, attention_scale=scale / stack.attention_temperature)
+    temperature = stack.attention_temperature
+    return replace(block, attention_scale=scale / temperature, attention_bias_scale=1 / temperature)
 
 
 def _layer_positions(positions: str) -> str:

@@ -50,6 +50,7 @@ def _lower_case_wordpiece() -> TokenizerConfig:
 class MaskedLMRun(LanguageModelRun):
     """A masked language model."""
 
+    excluded: ClassVar[tuple[str, ...]] = (*TEXT_ONLY, "bert.pooling", "bert.pooler")  # of label heads alone
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"bert.{name}" for name in STACK_SIZES)
 
     task: str = knob("masked-lm", "Task to train.", choices=("masked-lm",))

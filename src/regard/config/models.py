@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard.components import POSITIONS
@@ -11,6 +12,7 @@ from regard.errors import ConfigError
 
 NORM_PLACEMENTS = ("pre", "post", "both", "none")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "quick_gelu")
+BIAS_POSITIONS = ("alibi", "relative")  # schemes that add to attention scores
 _MAX_SUGGESTED_HEADS = 1024
 _MAX_SUGGESTIONS = 8
 
@@ -31,6 +33,14 @@ class StackConfig(AttentionWeightsConfig):
         AUTO, "Factor of the attention scores; auto: 1 / √head_size; 1 leaves scaling out.", low=0, high=1e6
     )
 
+    def check(self) -> None:
+        super().check()
+        if self.attention_scale and self.attention_normalization == "uniform":
+            raise ConfigError(
+                f"attention_scale ({self.attention_scale:g}) means nothing to equal weights: set it to auto, or "
+                "attention_normalization to another value than uniform"
+            )
+
     def changed_parts(self) -> list[str]:
         """Parts of the published block that are changed or left out, as `setting value`.
 
@@ -42,12 +52,18 @@ class StackConfig(AttentionWeightsConfig):
         relevant = [name for name in _BLOCK_PARTS if values[name] != usual[name]]
         return [*(f"{name} {_format_value(values[name])}" for name in relevant), *super().changed_parts()]
 
-    def check_heads(self, name: str, hidden_size: int, *, is_rotary: bool = False) -> None:
-        """Raise `ConfigError` where heads do not fit the hidden size; `name` is the setting of this stack."""
+    def check_model(self, name: str, hidden_size: int, positions: str) -> None:
+        """Raise `ConfigError` where the stack does not fit its model; `name` is the setting of this stack."""
+        is_rotary = positions == "rotary"
         if not self.head_size:
             check_head_size(f"{name}.num_heads", hidden_size, self.num_heads, is_rotary=is_rotary)
         elif is_rotary and self.head_size % 2:
             raise ConfigError(f"rotary positions need an even head size, not {name}.head_size {self.head_size}")
+        if self.attention_normalization == "uniform" and positions in BIAS_POSITIONS:
+            raise ConfigError(
+                f"{positions} positions add to attention scores, which mean nothing to equal weights: set positions to "
+                f"another value, or {name}.attention_normalization to another than uniform"
+            )
 
 
 _BLOCK_PARTS = (
@@ -64,11 +80,18 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _describe_parts(*stacks: StackConfig, window: int) -> str:
-    """Changed parts of stacks and local attention, to append to a summary; empty for the published block."""
-    parts = dict.fromkeys(part for stack in stacks for part in stack.changed_parts())
+def _describe_parts(stacks: Mapping[str, StackConfig], window: int) -> str:
+    """Changed parts of stacks and local attention, to append to a summary; empty for the published block.
+
+    A part that not all stacks have follows the name of its stack.
+    """
+    parts_by_stack = {name: stack.changed_parts() for name, stack in stacks.items()}
+    shared = set.intersection(*map(set, parts_by_stack.values()))
+    descriptions = dict.fromkeys(
+        part if part in shared else f"{name} {part}" for name, parts in parts_by_stack.items() for part in parts
+    )
     local = [f"attention_window {window}"] if window else []
-    return "".join(f", {part}" for part in [*parts, *local])
+    return "".join(f", {description}" for description in [*descriptions, *local])
 
 
 def check_head_size(name: str, hidden_size: int, num_heads: int, *, is_rotary: bool = False) -> None:
@@ -129,9 +152,8 @@ class TransformerConfig(Config):
     bos_id: int = knob(3, "Token id that the decoder starts from.", low=0)
 
     def check(self) -> None:
-        is_rotary = self.positions == "rotary"
-        self.encoder.check_heads("encoder", self.hidden_size, is_rotary=is_rotary)
-        self.decoder.check_heads("decoder", self.hidden_size, is_rotary=is_rotary)
+        self.encoder.check_model("encoder", self.hidden_size, self.positions)
+        self.decoder.check_model("decoder", self.hidden_size, self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             raise ConfigError(
                 f"a shared embedding needs equal vocabulary sizes, not {self.source_vocab_size} and "
@@ -144,7 +166,7 @@ class TransformerConfig(Config):
             f"Transformer, {self.encoder.num_layers}+{self.decoder.num_layers} layers of {self.hidden_size}, "
             f"{self.decoder.num_heads} heads, feed-forward {self.encoder.feed_forward_size}, "
             f"{_describe_norms(self.norm_placement)}, {_describe_positions(self.positions)}"
-            f"{_describe_parts(self.encoder, self.decoder, window=self.attention_window)}"
+            f"{_describe_parts({'encoder': self.encoder, 'decoder': self.decoder}, self.attention_window)}"
         )
 
 
@@ -166,6 +188,10 @@ STACK_SIZES = ("hidden_size", "stack.num_layers", "stack.num_heads", "stack.feed
 ATTENTION_KINDS = ("full", "blocks")
 POOLING_KINDS = ("first", "last", "mean", "attention")
 ENCODER_HEADS = ("plain", "masked", "next", "pretraining", "label", "token", "span")
+HEAD_PREFIXES = (  # of the names of an encoder's weights that belong to a head
+    *("classifier", "pooler", "pooling", "mlm_head", "next_sentence"),
+    *("span_feed_forward", "span_norm"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,17 +271,29 @@ class BertConfig(Config):
     pad_id: int = knob(0, "Padding token id.", low=0)
 
     def check(self) -> None:
-        is_rotary = self.positions == "rotary"
-        self.stack.check_heads("stack", self.hidden_size, is_rotary=is_rotary)
+        self.stack.check_model("stack", self.hidden_size, self.positions)
+        self._check_attention()
         if self.head == "label":
             self.check_pooling()
+        if self.layer_groups > self.stack.num_layers:
+            raise ConfigError(
+                f"layer_groups ({self.layer_groups}) must be at most stack.num_layers ({self.stack.num_layers})"
+            )
+
+    def _check_attention(self) -> None:
         if self.attention_window and self.attention != "full":
             raise ConfigError(
                 f"attention_window ({self.attention_window}) needs attention 'full', not {self.attention!r}"
             )
-        if self.layer_groups > self.stack.num_layers:
+        if self.causal and self.attention != "full":
             raise ConfigError(
-                f"layer_groups ({self.layer_groups}) must be at most stack.num_layers ({self.stack.num_layers})"
+                f"a causal encoder needs attention 'full': {self.attention!r} attends to later tokens, too"
+            )
+        if self.attention_window and not any(self.is_local(layer) for layer in range(self.stack.num_layers)):
+            raise ConfigError(
+                f"attention_window ({self.attention_window}) has no effect: the first layer is global, and with "
+                f"stack.num_layers {self.stack.num_layers} and global_every {self.global_every} no other is local; "
+                "set it to 0, or both of these to at least 2"
             )
 
     def check_pooling(self) -> None:
@@ -327,7 +365,7 @@ class BertConfig(Config):
         return (
             f"{kind}, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
             f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
-            f"{_describe_positions(self.positions)}, {head}{_describe_parts(stack, window=self.attention_window)}"
+            f"{_describe_positions(self.positions)}, {head}{_describe_parts({'stack': stack}, self.attention_window)}"
         )
 
 
@@ -379,8 +417,7 @@ class GptConfig(Config):
     eos_id: int = knob(1, "End-of-text token id, also between documents; -1 for none.", low=-1)
 
     def check(self) -> None:
-        is_rotary = self.positions == "rotary"
-        self.stack.check_heads("stack", self.hidden_size, is_rotary=is_rotary)
+        self.stack.check_model("stack", self.hidden_size, self.positions)
 
     def summary(self) -> str:
         """Describe the model in one line."""
@@ -389,7 +426,7 @@ class GptConfig(Config):
             f"causal Transformer, {stack.num_layers} layers of {self.hidden_size}, {stack.num_heads} heads, "
             f"feed-forward {stack.feed_forward_size}, {_describe_norms(self.norm_placement)}, "
             f"{_describe_positions(self.positions)}, context of {self.max_positions}"
-            f"{_describe_parts(stack, window=self.attention_window)}"
+            f"{_describe_parts({'stack': stack}, self.attention_window)}"
         )
 
 

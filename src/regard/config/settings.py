@@ -206,11 +206,23 @@ def _merge(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_excluded(config: type[Config], values: Mapping[str, Any]) -> None:
+    """Raise for excluded settings; those of files that were written before the exclusion may have their defaults."""
     if not config.excluded:
         return
-    for path in flatten(values):
-        if path in config.excluded:
+    for path, value in flatten(values).items():
+        if path in config.excluded and value != _declared_default(config, path):
             raise config.unknown_setting(path, (setting.path for setting in config.knobs()))
+
+
+def _declared_default(config: type[Config], path: str) -> Any:
+    """Default of a setting at a dotted path, also of an excluded one."""
+    name, _, nested_path = path.partition(".")
+    default = _field_default(next(field for field in dataclasses.fields(config) if field.name == name))  # type: ignore[arg-type]
+    return attrgetter(nested_path)(default) if nested_path else default
+
+
+def _field_default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _is_config(kind: Any) -> TypeGuard[type[Config]]:
@@ -233,7 +245,7 @@ def _list_knobs(config: type[Config], deep: bool) -> tuple[Knob, ...]:
     knobs = []
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         kind, optional = _split_optional(hints[field.name])
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        default = _field_default(field)
         if deep and _is_config(kind):
             knobs += _list_nested(field.name, kind, default)
             continue

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from regard.backends import PositionCodes
 from regard.cancellation import check_cancelled
-from regard.config.models import StackConfig
+from regard.config.models import BIAS_POSITIONS, StackConfig
 from regard.engine.capture import RowHeads, RowMask, store_call
 from regard.engine.description import describe_model, model_shape
 from regard.engine.layout import PRECISIONS, Array, Model, Weights, array_specs, pack_weights
@@ -26,14 +26,19 @@ ModelT = TypeVar("ModelT", bound=Model)
 _NO_IDS = np.zeros(1, np.int32)  # passed where the library returns no token ids
 
 
-def unsupported_stack_reason(stack: StackConfig) -> str:
-    """Why the engine cannot run a stack of blocks; empty where it can.
+def unsupported_stack_reason(stack: StackConfig, positions: str) -> str:
+    """Why the engine cannot run a stack of blocks with a positional scheme; empty where it can.
 
-    >>> unsupported_stack_reason(StackConfig(attention_normalization="sparsemax"))
+    >>> unsupported_stack_reason(StackConfig(attention_normalization="sparsemax"), "learned")
     'it has no sparsemax attention'
     """
-    kind = stack.attention_normalization
-    return "" if kind == "softmax" else f"it has no {kind} attention"
+    if positions not in CODES["positions"]:
+        return f"it has no {positions} positions"
+    if stack.attention_normalization != "softmax":
+        return f"it has no {stack.attention_normalization} attention"
+    if stack.attention_temperature != 1 and positions in BIAS_POSITIONS:
+        return f"it has no attention_temperature with {positions} positions"
+    return ""
 
 
 class EngineModel(Generic[ModelT]):

@@ -12,7 +12,6 @@ from regard.config.models import GptConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, unsupported_stack_reason
 from regard.engine.forced_decoding import force_decode, label_logprobs, vocabulary_logprobs
-from regard.engine.library import CODES
 from regard.errors import UsageError
 from regard.packed_tokens import Candidates, Ids, Tokens
 
@@ -23,9 +22,9 @@ def unsupported_reason(config: GptConfig) -> str:
     >>> unsupported_reason(GptConfig(eos_id=-1))
     'it needs an end-of-text token'
     """
-    if config.positions not in CODES["positions"]:
-        return f"it has no {config.positions} positions"
-    return "it needs an end-of-text token" if config.eos_id < 0 else unsupported_stack_reason(config.stack)
+    if config.eos_id < 0:
+        return "it needs an end-of-text token"
+    return unsupported_stack_reason(config.stack, config.positions)
 
 
 @dataclass

@@ -32,12 +32,12 @@ def unsupported_reason(config: BertConfig) -> str:
         return "it has no block-sparse attention"
     if config.span_feed_forward:
         return "it has no feed-forward layer before a span head"
-    if reason := unsupported_stack_reason(config.stack):
+    if reason := unsupported_stack_reason(config.stack, config.positions):
         return reason
     if config.head_transform and config.head != "plain":
         return "it has no transform before a head"
-    if config.positions not in CODES["positions"] or (config.positions == "sinusoidal" and config.embedding_size):
-        return f"it has no {config.positions} positions"
+    if config.positions == "sinusoidal" and config.embedding_size:
+        return "it has no sinusoidal positions"
     if config.head == "label" and config.pooling not in POOLINGS:
         return f"it has no {config.pooling} pooling before a label head"
     return "" if config.head in HEADS else f"it has no {config.head} head"

@@ -13,7 +13,7 @@ from regard.config.models import TransformerConfig
 from regard.engine import layout
 from regard.engine.base import EngineDecoder, EngineState, contiguous_ids, unsupported_stack_reason
 from regard.engine.forced_decoding import label_logprobs, vocabulary_logprobs
-from regard.engine.library import CODES, CSearchRequest, CSearchResult, pointer
+from regard.engine.library import CSearchRequest, CSearchResult, pointer
 from regard.engine.shortlist import Shortlist
 from regard.engine.sites import AttentionOptions
 from regard.errors import UsageError
@@ -29,9 +29,9 @@ def unsupported_transformer_reason(config: TransformerConfig) -> str:
     >>> unsupported_transformer_reason(TransformerConfig(positions="alibi"))
     ''
     """
-    if config.positions not in CODES["positions"]:
-        return f"it has no {config.positions} positions"
-    return unsupported_stack_reason(config.encoder) or unsupported_stack_reason(config.decoder)
+    stacks = (config.encoder, config.decoder)
+    reasons = (unsupported_stack_reason(stack, config.positions) for stack in stacks)
+    return next(filter(None, reasons), "")
 
 
 class TranslatorEngine(EngineDecoder[TransformerConfig]):

@@ -179,11 +179,14 @@ class Bert(Packable):
 
     def position_codes(self, count: int) -> PositionCodes | None:
         """Codes of the first positions: of the embeddings, or of a head with rotary positions."""
-        config = self.config
-        if config.positions == "rotary":
-            return position_codes(self.global_positions, config.hidden_size // config.stack.num_heads, range(count))
-        offset = config.position_offset
-        return position_codes(self.position_embedding, config.embedding_dim, range(offset, offset + count))
+        is_rotary = self.config.positions == "rotary"
+        offset = 0 if is_rotary else self.config.position_offset
+        return position_codes(
+            self.global_positions if is_rotary else self.position_embedding,
+            range(offset, offset + count),
+            hidden_size=self.config.embedding_dim,
+            head_size=self.encoder.config.key_dim,
+        )
 
     # heads: hidden states → logits; `config.head` determines which of them a model has
     def pool(self, hidden: Tensor, batch: PackedBatch, noise: Noise | None = None) -> Tensor:

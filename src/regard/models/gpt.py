@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache
 from regard.attention.dropout import Noise, apply_dropout
 from regard.attention.packed_batch import PackedBatch
-from regard.attention.positions import Rotary, build_positions, position_codes
+from regard.attention.positions import build_positions, position_codes
 from regard.backends import PositionCodes
 from regard.config.description import gpt_stack
 from regard.config.models import GptConfig
@@ -100,9 +100,8 @@ class Gpt(Packable):
 
     def position_codes(self, count: int) -> PositionCodes | None:
         """Scheme and codes of the first positions, [positions, width]; of rotary ones, width of a head."""
-        is_rotary = isinstance(self.positions, Rotary)
-        width = self.config.hidden_size // (self.config.stack.num_heads if is_rotary else 1)
-        return position_codes(self.positions, width, range(count))
+        block = self.decoder.config
+        return position_codes(self.positions, range(count), hidden_size=block.hidden_size, head_size=block.key_dim)
 
     @property
     def output_weight(self) -> Tensor:

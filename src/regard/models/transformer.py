@@ -98,9 +98,10 @@ class Transformer(EncoderDecoder):
 
     def position_codes(self, count: int) -> PositionCodes | None:
         """Scheme and codes of the decoder's first positions, [positions, width]; of rotary ones, width of a head."""
-        is_rotary = self.config.positions == "rotary"
-        width = self.config.hidden_size // (self.config.decoder.num_heads if is_rotary else 1)
-        return position_codes(self.target_positions, width, range(count))
+        block = self.decoder.config
+        return position_codes(
+            self.target_positions, range(count), hidden_size=block.hidden_size, head_size=block.key_dim
+        )
 
     def cross_attention_sites(self) -> dict[str, int]:
         """Sites that attend to the source, first layer first, with their number of heads."""

@@ -6,7 +6,9 @@ with values; the backward pass takes twice the forward pass. Additions of biases
 
 from __future__ import annotations
 
-from regard.config.models import StackConfig, TransformerConfig
+from regard.config.block import BlockConfig
+from regard.config.description import transformer_decoder, transformer_encoder
+from regard.config.models import TransformerConfig
 from regard.config.rnn_models import Seq2SeqConfig
 
 BACKWARD = 2  # operations of the backward pass, relative to the forward pass
@@ -31,32 +33,30 @@ def update_operations(config: TranslatorConfig, source: int, target: int) -> int
 
 def _count_transformer(config: TransformerConfig, source: int, target: int) -> int:
     """Multiplications of the forward pass."""
-    hidden = config.hidden_size
-    encoder = _Widths(config.encoder, hidden)
-    decoder = _Widths(config.decoder, hidden)
+    encoder = _Widths(transformer_encoder(config).block)
+    decoder = _Widths(transformer_decoder(config).block)
     encoder_layer = source * (encoder.projections + encoder.feed_forward) + source**2 * encoder.pair
     decoder_layer = target * (decoder.projections + decoder.feed_forward) + target**2 * decoder.pair
     cross = target * (decoder.query + decoder.output) + source * decoder.key_value + source * target * decoder.pair
     return (
         config.encoder.num_layers * encoder_layer
         + config.decoder.num_layers * (decoder_layer + cross)
-        + target * hidden * config.target_vocab_size
+        + target * config.hidden_size * config.target_vocab_size
     )
 
 
 class _Widths:
     """Weights that a token is multiplied with in a layer, and multiplications for each pair of query and key."""
 
-    def __init__(self, stack: StackConfig, hidden: int) -> None:
-        key_dim = stack.head_size or hidden // stack.num_heads
-        value_dim = stack.value_size or key_dim
-        self.query = hidden * stack.num_heads * key_dim
-        self.key_value = hidden * stack.num_heads * (key_dim + value_dim)
-        self.output = hidden * stack.num_heads * value_dim
+    def __init__(self, block: BlockConfig) -> None:
+        hidden = block.hidden_size
+        self.cached = sum(block.key_value_widths)  # keys and values of a token
+        self.query = hidden * block.query_width
+        self.key_value = hidden * self.cached
+        self.output = hidden * block.output_width
         self.projections = self.query + self.key_value + self.output
-        self.feed_forward = 2 * hidden * stack.feed_forward_size
-        self.pair = stack.num_heads * (key_dim + value_dim)
-        self.cached = stack.num_heads * (key_dim + value_dim)  # keys and values of a token
+        self.feed_forward = 2 * hidden * block.feed_forward_size
+        self.pair = block.query_width + block.output_width
 
 
 def _count_seq2seq(config: Seq2SeqConfig, source: int, target: int) -> int:
@@ -101,7 +101,7 @@ def state_numbers(config: TranslatorConfig, source: int, target: int) -> int:
     (128, 128)
     """
     if isinstance(config, TransformerConfig):
-        return config.decoder.num_layers * (source + target) * _Widths(config.decoder, config.hidden_size).cached
+        return config.decoder.num_layers * (source + target) * _Widths(transformer_decoder(config).block).cached
     cells = config.num_layers * STATES[config.cell] * config.hidden_size
     if config.attention == "none":
         return cells + (config.hidden_size if config.source_context == "every" else 0)

@@ -36,8 +36,9 @@ def select_layers(num_layers: int, count: int) -> tuple[int, ...]:
 
 
 def student_config(teacher: BertConfig, copied: Sequence[int]) -> BertConfig:
-    """Config of the teacher with as many layers as are copied."""
-    return teacher.override({"stack.num_layers": len(copied)})
+    """Config of the teacher with as many layers as are copied; a single one is the first, which is global."""
+    window = teacher.attention_window if len(copied) > 1 else 0
+    return teacher.override({"stack.num_layers": len(copied), "attention_window": window})
 
 
 def student_weights(teacher: Mapping[str, Tensor], copied: Sequence[int]) -> dict[str, Tensor]:

@@ -23,7 +23,6 @@ Indices = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 BATCH_TOKENS = 4096  # tokens of a batch in inference
 OVERLAP_DIVISOR = 4  # neighbouring windows share a fourth of their tokens
-SMALLEST_STACK = {"stack.num_layers": 1, "stack.num_heads": 1, "stack.feed_forward_size": 1}
 
 
 @dataclass
@@ -131,6 +130,11 @@ def text_logits(model: EncoderBackend, texts: EncodedTexts, num_texts: int) -> F
 
 def head_only_config(config: BertConfig) -> BertConfig:
     """Smallest config with the same head, for training a head on cached states."""
+    has_span_layer = config.head == "span" and config.span_feed_forward  # of the stack's size
     return config.override(
-        {"vocab_size": 1, "max_positions": 1, "position_offset": 0, "num_token_types": 0, **SMALLEST_STACK}
+        {
+            **dict.fromkeys(("vocab_size", "max_positions", "stack.num_layers", "stack.num_heads"), 1),
+            **dict.fromkeys(("position_offset", "num_token_types", "attention_window", "layer_groups"), 0),
+            "stack.feed_forward_size": config.stack.feed_forward_size if has_span_layer else 1,
+        }
     )

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from regard.config.models import HEAD_PREFIXES
 from regard.config.training import LoraConfig, TrainableConfig
 from regard.errors import ConfigError, nearest
 from regard.models.base import Model
 from regard.models.layers.lora import LoraSettings, add_lora, is_lora_weight
 
-HEAD_PREFIXES = ("classifier", "pooler", "span_", "mlm_head", "next_sentence")  # of the names of a head's weights
 OUTPUT_PREFIX = "lm_head"  # of the output projection of language models and decoders
 # Learning rate with LoRA where the user sets none: ten times that of full fine-tuning.
 LORA_LEARNING_RATE_SCALE = 220.0  # over the squared hidden size

@@ -205,6 +205,20 @@ def test_every_norm_placement_is_exported(index: int) -> None:
     assert_outputs(outputs, random_encoder(VARIANTS[index]), tokens)
 
 
+@pytest.mark.parametrize("top_k", [2, 5])  # below and above the length that the graph is exported with
+def test_top_k_attention_is_exported_for_any_length(top_k: int) -> None:
+    stack = {"stack.attention_normalization": "top-k", "stack.attention_top_k": top_k}
+    model = random_encoder({})
+    sparse = Bert(model.config.override(stack))
+    sparse.load_state_dict(model.state_dict())
+    session = Session(serialize_encoder(sparse.config, sparse.state_dict(), "graph"))
+    for tokens in batches(2):
+        outputs = run_padded(session, session.input_names, tokens)
+        assert_outputs(outputs, sparse, tokens)
+    tokens = random_tokens(2)
+    assert not np.allclose(sparse.logits(tokens), model.logits(tokens), atol=1e-3)
+
+
 def test_padding_may_stand_anywhere() -> None:
     session = Session(exported_variant(0))
     rng = np.random.default_rng(5)

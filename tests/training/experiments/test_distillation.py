@@ -199,6 +199,13 @@ def test_copied_layers_are_spread_over_those_of_the_teacher() -> None:
             assert steps.max() - steps.min() <= 1
 
 
+def test_a_student_of_one_layer_is_global_as_the_first_layer_of_its_teacher() -> None:
+    teacher = BertConfig(attention_window=3, global_every=2, stack=StackConfig(num_layers=4))
+    assert student_config(teacher, select_layers(4, 1)).attention_window == 0
+    student = student_config(teacher, select_layers(4, 2))
+    assert (student.stack.num_layers, student.attention_window, student.is_local(1)) == (2, 3, True)
+
+
 def test_a_student_starts_from_its_teachers_layers() -> None:
     teacher = build_classifier(4)
     student = copy_layers(teacher, select_layers(4, 2)).eval()

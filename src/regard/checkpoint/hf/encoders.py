@@ -268,14 +268,17 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
     >>> hf_model_type(BertConfig(vocab_size=9, norm_placement="pre"))
     ('regard-bert', "no Hugging Face type has norm_placement 'pre'")
     """
+    if changed := config.stack.changed_parts():
+        return NATIVE_TYPE, f"no Hugging Face type has {' and '.join(changed)}"
     first_reason = ""
     for model_type in dict.fromkeys((preferred, *ENCODER_TYPES)):
         row = ENCODER_TYPES.get(model_type)
         if row is None or config.head not in row.heads or (row.is_causal and not config.causal):
             continue
-        if row.has_layer_types and not _fits_layer_types(config, row):
-            continue
-        expressed = _round_trip(config, model_type)
+        try:
+            expressed = _round_trip(config, model_type)
+        except (CheckpointError, ConfigError):
+            continue  # the config contradicts what the type has in place of settings that it lacks
         if expressed == config:
             return model_type, ""
         settings = _flatten(config)
@@ -283,11 +286,6 @@ def hf_model_type(config: BertConfig, preferred: str = "bert") -> tuple[str, str
         different = [f"{name} {settings[name]!r}" for name in settings if settings[name] != expressed_settings[name]]
         first_reason = first_reason or f"no Hugging Face type has {' and '.join(different)}"
     return NATIVE_TYPE, first_reason
-
-
-def _fits_layer_types(config: BertConfig, row: EncoderType) -> bool:
-    """Whether fields of ModernBERT's layers can be read back: head sizes are for rotary positions alone."""
-    return config.positions == row.fixed_settings["positions"] and config.pooling in ("first", "mean")
 
 
 def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
@@ -302,6 +300,9 @@ def _round_trip(config: BertConfig, model_type: str) -> BertConfig:
     has_pooler_setting = {"plain": config.pooler, "label": not config.head_transform}.get(config.head, False)
     if not has_pooler_setting:
         without_effect["pooler"] = config.pooler
+    if not config.attention_window:
+        without_effect["global_every"] = config.global_every
+        without_effect["local_rope_theta"] = config.local_rope_theta
     if config.head != "label":
         without_effect["pooling"] = config.pooling
     if config.head != "label" and not config.has_pooler:

@@ -11,6 +11,8 @@ from regard.errors import CheckpointError
 
 GLOBAL_LAYER = "full_attention"
 LOCAL_LAYER = "sliding_attention"
+_NUM_LAYERS = 22  # default of the field
+_LOCAL_ATTENTION = 128  # default of the field: tokens on both sides together
 _ROPE_THETA = {  # layer type → older field, its default
     GLOBAL_LAYER: ("global_rope_theta", 160_000.0),
     LOCAL_LAYER: ("local_rope_theta", 10_000.0),
@@ -38,10 +40,13 @@ def read_layers(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     pooling = field_value(fields, "classifier_pooling", "cls", where)
     if pooling not in ("cls", "mean"):
         raise CheckpointError(f"{where}: classifier_pooling must be 'cls' or 'mean', not {pooling!r:.60}")
+    window = field_value(fields, "local_attention", _LOCAL_ATTENTION, where) // 2
+    global_every = _read_global_every(fields, where)
+    has_local_layers = global_every != 1 and field_value(fields, "num_hidden_layers", _NUM_LAYERS, where) > 1
     return {
         "bias": biases.pop(),
-        "attention_window": field_value(fields, "local_attention", 128, where) // 2,
-        "global_every": _read_global_every(fields, where),
+        "attention_window": window if has_local_layers else 0,
+        "global_every": global_every,
         "rope_theta": _read_rope_theta(fields, GLOBAL_LAYER, where),
         "local_rope_theta": _read_rope_theta(fields, LOCAL_LAYER, where),
         "pooling": "first" if pooling == "cls" else pooling,
@@ -52,7 +57,7 @@ def _read_global_every(fields: Mapping[str, Any], where: str) -> int:
     """Distance between layers of global attention, from `layer_types` or the older field."""
     every: int = field_value(fields, "global_attn_every_n_layers", 3, where)
     layer_types = fields.get("layer_types")
-    num_layers = field_value(fields, "num_hidden_layers", 22, where)
+    num_layers = field_value(fields, "num_hidden_layers", _NUM_LAYERS, where)
     if layer_types is None:
         return every
     if isinstance(layer_types, list) and len(layer_types) == num_layers:
@@ -87,14 +92,15 @@ def _read_rope_theta(fields: Mapping[str, Any], layer_type: str, where: str) -> 
 
 def write_layers(config: BertConfig, activation: str) -> dict[str, Any]:
     """Fields of the same settings; `activation` is Hugging Face's name."""
+    global_every = config.global_every if config.attention_window else 1
     return {
         **dict.fromkeys(_BIASES, config.bias),
         "decoder_bias": True,
         "classifier_activation": activation,
         "classifier_pooling": "mean" if config.pooling == "mean" else "cls",
-        "local_attention": 2 * config.attention_window,
-        "global_attn_every_n_layers": config.global_every,
-        "layer_types": _layer_types(config.stack.num_layers, config.global_every),
+        "local_attention": 2 * config.attention_window or _LOCAL_ATTENTION,
+        "global_attn_every_n_layers": global_every,
+        "layer_types": _layer_types(config.stack.num_layers, global_every),
         "rope_parameters": {
             GLOBAL_LAYER: {"rope_type": "default", "rope_theta": config.rope_theta},
             LOCAL_LAYER: {"rope_type": "default", "rope_theta": config.local_rope_theta},

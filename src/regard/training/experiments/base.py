@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
 from regard.checkpoint.weights import digest_tensors
+from regard.config.models import HEAD_PREFIXES
 from regard.config.runs import BatchRun
 from regard.metric_table import SPLITS
 from regard.models import build_model
@@ -28,7 +29,7 @@ from regard.tasks.scoring import Scoring
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import Evaluation, Evaluator
-from regard.training.trainable import HEAD_PREFIXES, OUTPUT_PREFIX, Trainable, select_trainable
+from regard.training.trainable import OUTPUT_PREFIX, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_extension, extend_tokenizer
 

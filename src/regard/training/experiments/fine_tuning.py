@@ -13,7 +13,7 @@ from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.hf.encoders import LABELLED_HEADS
 from regard.checkpoint.source import EncoderSource
-from regard.config.models import FRESH_ENCODER_PRESETS, BertConfig
+from regard.config.models import FRESH_ENCODER_PRESETS, HEAD_PREFIXES, BertConfig
 from regard.config.task_runs import EncoderRun
 from regard.errors import ConfigError
 from regard.models.bert import Bert, initialize_bert
@@ -46,7 +46,6 @@ FRESH_EPOCHS = 10.0
 FRESH_RATE_SCALE = 0.128  # over the hidden size
 MAX_FRESH_RATE = 2e-3
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
-POOLED_HEAD_PREFIXES = ("classifier", "pooler", "pooling")  # of the weights to train where the encoder is frozen
 
 
 class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", SplitT]):
@@ -296,7 +295,7 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
 
 
 def _select_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in weights.items() if name.startswith(POOLED_HEAD_PREFIXES)}
+    return {name: tensor for name, tensor in weights.items() if name.startswith(HEAD_PREFIXES)}
 
 
 class EncoderEvaluator(ModelEvaluator[Bert]):
