@@ -57,9 +57,10 @@ class RunConfig(Config):
             matches = (names for prefix, names in self.architecture_settings.items() if path.startswith(prefix))
             architectures = next(matches, (self.architecture,))
             if self.architecture not in architectures:
+                own_architectures = [name for name in architectures if name in TASKS[self.task].experiments]
                 raise ConfigError(
                     f"{path} ({value}) means nothing to --arch {self.architecture}: it is for --arch "
-                    f"{' or '.join(architectures)}"
+                    f"{' or '.join(own_architectures)}"
                 )
 
     @classmethod

@@ -75,8 +75,6 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         if self.start.digest:
             self.digests["start"] = self.start.digest
         self.model_config = self.start.config
-        if self.config.fine_tuning.lm_weight:
-            self._check_language_model(self.model_config)
         self.hidden_size = self.model_config.hidden_size
         self.reason = self.start.reason
         self.special_tokens = SpecialTokens(self.start.tokenizer)
@@ -125,6 +123,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
         frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
         start = EncoderStart.from_folder(self.load_pretrained(), f"{origin} from {config.pretrained}{frozen}")
+        if config.fine_tuning.lm_weight:
+            self._check_language_model(start.config)
         if config.tokenizer.extend:
             old = start.tokenizer
             tokenizer = load_or_train_tokenizer(
@@ -136,8 +136,8 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         return start.with_random_weights(config.training.seed) if config.fine_tuning.random_init else start
 
     def _check_language_model(self, config: BertConfig) -> None:
-        """Raise where the hidden states of a model do not predict the next token by its embedding."""
-        name = self.config.pretrained or "the model"
+        """Raise where the hidden states of the pretrained model do not predict the next token by its embedding."""
+        name = self.config.pretrained
         option = f"--lm-weight ({self.config.fine_tuning.lm_weight:g})"
         if not config.causal:
             raise ConfigError(
