@@ -145,6 +145,12 @@ class FineTunedRun(BatchRun):
         return (self.fine_tuning.test,) if self.fine_tuning.test else ()
 
     @property
+    def models(self) -> dict[str, str]:
+        """Models that the run starts from or reads, by the name of their digest."""
+        features = self.fine_tuning.features
+        return {**super().models, **({"features": features} if features else {})}
+
+    @property
     def is_distillation(self) -> bool:
         """Whether a student is trained."""
         return self.distillation.student_layers > 0

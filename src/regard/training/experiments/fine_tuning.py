@@ -152,6 +152,10 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
 
+    def digest_model(self, name: str) -> str:
+        """Digest the pretrained encoder, which is the same with any head."""
+        return load_encoder(self.config.pretrained, head="plain").digest
+
     def training_texts(self, train: Any) -> list[str]:
         """Texts of the training examples, which a tokenizer is trained on or its vocabulary extended by."""
         raise NotImplementedError
