@@ -16,7 +16,7 @@ from regard.config.runs import RunConfig, read_run
 from regard.config.settings import flatten
 from regard.config.story_run import MEMORY_NETWORK, StoryQARun
 from regard.config.task_runs import FineTunedRun
-from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
+from regard.errors import CheckpointError, ConfigError, InterruptedTrainingError, TrainingError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED, is_out_of_memory
 from regard.registry import TASKS, resolve
 from regard.tasks.scoring import Scoring
@@ -141,6 +141,16 @@ def train_run(
             if not is_out_of_memory(error):
                 raise
             raise _memory_error(error, distributed) from error
+
+
+def train_to_end(config: RunConfig, out: Path, *, name: str, listeners: Sequence[Listener] = ()) -> RunResult:
+    """Train, or resume, one run of several; raise `InterruptedTrainingError` where a signal stopped it."""
+    run_result = train_run(config, out, listeners=listeners)
+    if not run_result.is_finished:
+        raise InterruptedTrainingError(
+            f"{run_result.reason} stopped {name} at {run_result.unit} {run_result.step}: the same command resumes"
+        )
+    return run_result
 
 
 def _memory_error(error: Exception, distributed: Distributed) -> TrainingError:
