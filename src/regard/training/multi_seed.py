@@ -190,6 +190,17 @@ class RestartProcedure(MultiSeedProcedure):
         return SeedSummary(summary, verdict, metadata={}, task_changes={"metrics": summary})
 
 
+def find_published_run(directory: RunDirectory) -> RunDirectory:
+    """Run directory whose model a finished run published: that of its best seed or restart, or its own."""
+    run = directory.read_run()
+    seeds = run["resolved"].get("seeds")
+    if not seeds:
+        return directory
+    result = run["result"]
+    best = result["seeds"]["best"] if "seeds" in result else seeds[result["metrics"]["starts"]["kept"]]
+    return RunDirectory(_seed_folder(directory, best))
+
+
 def _seed_folder(directory: RunDirectory, seed: int) -> Path:
     return directory.path / "seeds" / str(seed)
 
