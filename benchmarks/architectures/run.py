@@ -26,9 +26,9 @@ from regard.config.runs import build_run
 from regard.data.ledger import iter_lines
 from regard.errors import UsageError
 from regard.report.comparison.compare import ComparisonOptions, compare_architectures
-from regard.report.comparison.training import TrainingPlan, parse_candidates
+from regard.report.comparison.training import Candidate, TrainingPlan, parse_candidates
 from regard.training.listeners import Listener
-from regard.training.run import train_run
+from regard.training.run import train_to_end
 
 AG_NEWS = "ag_news-6600"
 AG_NEWS_TRAIN = 6600  # of the 7,600 articles; the rest are for testing
@@ -93,9 +93,8 @@ def pretrain_model(pretraining: Pretraining, workplace: Workplace) -> dict[str, 
     if workplace.is_quick:
         settings |= {"training.minutes": 0, "training.steps": QUICK_STEPS}
     folder = workplace.model_folder(pretraining.name)
-    training = train_run(build_run(pretraining.task, settings), folder, listeners=workplace.listeners)
-    if not training.is_finished:
-        raise UsageError(f"{training.reason} stopped {pretraining.name}: the same command resumes")
+    config = build_run(pretraining.task, settings)
+    training = train_to_end(config, folder, name=pretraining.name, listeners=workplace.listeners)
     summary = training.summary
     return {
         "task": pretraining.task,
@@ -146,7 +145,6 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
     for name, folder in folders.items():
         if name != MINILM and not RunDirectory(folder).read_run().get("result"):
             raise UsageError(f"{name} is not pre-trained yet: run the stage pretrain first")
-    entries = [f"{row}={entry.format(**folders)}" for row, entry in comparison.rows.items()]
     settings: dict[str, Any] = {
         **TASK_SETTINGS[comparison.task],
         **comparison.settings,
@@ -154,17 +152,12 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
         "data.train": list(files.train),
         "data.valid": list(files.valid),
     }
-    limits = [
-        f"{row}:training.minutes={comparison.run_minutes(row):g}"
-        for row in comparison.rows
-        if comparison.run_minutes(row) and not workplace.is_quick
-    ]
     seeds = comparison.seeds
     if workplace.is_quick:
         seeds = seeds[:1]
         is_story = comparison.task == "story-qa"  # memory networks are trained for a number of epochs
         settings |= {"training.epochs": 1, "training.restarts": 1} if is_story else {"training.steps": QUICK_STEPS}
-    candidates = parse_candidates(entries, comparison.task, limits)
+    candidates = build_candidates(comparison, folders, is_timed=not workplace.is_quick)
     plan = TrainingPlan(comparison.task, candidates, settings, seeds, minutes=0.0)
     report = compare_architectures(
         plan,
@@ -185,6 +178,15 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
     }
     write_file(workplace.results / f"{comparison.name}.json", json_bytes(result))
     workplace.report(f"{comparison.name}: {report.conclusion}")
+
+
+def build_candidates(comparison: Comparison, folders: Mapping[str, Path], *, is_timed: bool = True) -> list[Candidate]:
+    """Rows of a comparison with their time limits; `folders` are those of pre-trained models by name."""
+    entries = [f"{row}={entry.format(**folders)}" for row, entry in comparison.rows.items()]
+    candidates = parse_candidates(entries, comparison.task)
+    if not is_timed:
+        return candidates
+    return [replace(candidate, minutes=comparison.run_minutes(candidate.name)) for candidate in candidates]
 
 
 def _needs(comparison: Comparison, name: str) -> bool:

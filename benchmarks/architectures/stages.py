@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from regard.config.architecture import find_architecture
+
 STAGE_MINUTES = 60.0  # that each stage may take on two cores
 JOBS = 2  # parts of a stage that are trained side by side, each on one thread
 PRETRAINING_MINUTES = 15.0  # of each model
@@ -36,7 +38,6 @@ STORY_ROWS = {
 }
 STORY_TASKS = (1, 2, 3, 15, 16, 19)
 STORY_RESTARTS = 3
-UNLIMITED = ("counts", "memory-network")  # entries without a time limit: a number of epochs ends their training
 MINILM = "minilm"
 TEXTS = ("gutenberg", "wikitext2")  # that ELMo, BERT and GPT are pre-trained on
 
@@ -74,10 +75,10 @@ class Comparison:
 
     def row_minutes(self, row: str) -> float:
         """Time limit of each training of a row; 0 where there is none."""
-        entry = self.rows[row]
-        if entry in UNLIMITED:
+        architecture = find_architecture(self.rows[row], self.task)
+        if not architecture.is_timed:
             return 0.0
-        return self.pretrained_minutes if "{" in entry else self.minutes
+        return self.pretrained_minutes if architecture.is_pretrained else self.minutes
 
     def run_minutes(self, row: str) -> float:
         """Time limit of each run of a row, all of its restarts together; 0 where there is none."""

@@ -15,7 +15,7 @@ from recipes.datasets import MissingDataError
 from regard.cli import main
 from regard.cli.options import Option, verb
 from regard.cli.output import align_columns, note, print_result, progress_listener
-from regard.errors import RegardError, TrainingError
+from regard.errors import InterruptedTrainingError, RegardError, TrainingError
 from regard.formatting import format_count, format_duration
 from regard.hardware import available_cores
 
@@ -87,7 +87,7 @@ def claims(
         note(f"{len(recipes) - len(waiting)} of {len(recipes)} claims have a result that is up to date: skipped")
     if not quick:
         note(_describe_budget(waiting))
-    from recipes.claims.check import ClaimCheck, InterruptedCheckError, Workplace
+    from recipes.claims.check import ClaimCheck, Workplace
 
     start = time.monotonic()
     missing = []
@@ -112,7 +112,7 @@ def claims(
                 note(f"skipped: {name}: {error}")
                 missing.append(name)
                 continue
-            except InterruptedCheckError:
+            except InterruptedTrainingError:
                 raise
             except RegardError as error:  # the other claims are checked all the same
                 note(f"failed: {name}: {error}")

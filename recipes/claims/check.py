@@ -24,11 +24,11 @@ from regard.checkpoint.native import STORY_TASK
 from regard.config.architecture import parse_architecture
 from regard.config.runs import RunConfig, build_run, run_config_class
 from regard.config.story_run import MEMORY_NETWORK
-from regard.errors import ConfigError, UsageError, nearest
+from regard.errors import ConfigError, nearest
 from regard.formatting import format_duration
 from regard.hardware import processor_name
 from regard.training.listeners import Listener
-from regard.training.run import train_run
+from regard.training.run import train_to_end
 
 MEASURED = "measured.json"  # what is measured so far, in the folder of a claim's runs
 REFERENCE = "@"  # before the name of a base, or of MiniLM, in a setting
@@ -38,10 +38,6 @@ DEFAULT_PRECISION = "float32"  # the same bits everywhere, and no time for measu
 QUICK_SETTINGS = {"training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
 QUICK_MEMORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
 Report = Callable[[str], object]
-
-
-class InterruptedCheckError(UsageError):
-    """A signal stopped the training of a model."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +129,7 @@ class ClaimCheck:
     def _train(self, run: RunConfig, folder: Path) -> float:
         """Train or resume a run; return the seconds that it took before this process."""
         start = time.monotonic()
-        training = train_run(run, folder, listeners=self.workplace.listeners)
-        if not training.is_finished:
-            raise InterruptedCheckError(
-                f"{training.reason} stopped {folder} at {training.step}: the same command resumes"
-            )
+        training = train_to_end(run, folder, name=str(folder), listeners=self.workplace.listeners)
         return max(0.0, training.seconds - (time.monotonic() - start))
 
     def _prepare_data(self, settings: Mapping[str, Any], seed: int) -> ClaimData:

@@ -7,7 +7,9 @@
     └── UsageError           exit 2   wrong input or options; the message says what to do
         ├── DataError        exit 2   a data file is wrong, with its location
         ├── ConfigError      exit 2   a setting is unknown, out of range or contradicts another
-        └── CheckpointError  exit 2   a model or run folder is missing, damaged or of another type
+        ├── CheckpointError  exit 2   a model or run folder is missing, damaged or of another type
+        └── InterruptedTrainingError
+                             exit 2   a signal stopped one training of several; the same command resumes
 
 A message says what is wrong, where, the value, what is allowed and what to do.
 """
@@ -48,6 +50,10 @@ class ConfigError(UsageError):
 
 class CheckpointError(UsageError):
     """A model or run folder is missing, damaged or of another type."""
+
+
+class InterruptedTrainingError(UsageError):
+    """A signal stopped one training of several."""
 
 
 class CheckpointWarning(UserWarning):

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.architectures import page
-from benchmarks.architectures.run import AG_NEWS, Workplace, compare, is_current, run_stage, split_ag_news
+from benchmarks.architectures.run import (
+    AG_NEWS,
+    Workplace,
+    build_candidates,
+    compare,
+    is_current,
+    run_stage,
+    split_ag_news,
+)
 from benchmarks.architectures.stages import (
     COMPARISONS,
     JOBS,
@@ -23,7 +31,7 @@ from benchmarks.architectures.stages import (
 from recipes.datasets import MissingDataError
 from regard.config.runs import build_run
 from regard.errors import UsageError
-from regard.report.comparison.training import TrainingPlan, parse_candidates
+from regard.report.comparison.training import TrainingPlan
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 MODELS = [*(pretraining.name for pretraining in PRETRAININGS), MINILM]
@@ -54,11 +62,8 @@ def test_a_stage_takes_at_most_an_hour(stage: str) -> None:
 
 @pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda comparison: comparison.name)
 def test_every_row_is_an_architecture_with_the_same_budget(comparison: Comparison) -> None:
-    folders = {name: f"runs/{name}" for name in MODELS}
-    entries = [f"{row}={entry.format(**folders)}" for row, entry in comparison.rows.items()]
-    limits = [f"{row}:training.minutes={comparison.run_minutes(row):g}" for row in comparison.rows]
-    limits = [limit for limit in limits if not limit.endswith("=0")]
-    candidates = parse_candidates(entries, comparison.task, limits)
+    folders = {name: Path("runs", name) for name in MODELS}
+    candidates = build_candidates(comparison, folders)
     settings = {"data.train": ["train"], **comparison.settings}
     configs = TrainingPlan(comparison.task, candidates, settings, comparison.seeds, minutes=0).run_configs()
     minutes = {row: {config.training.minutes for config in row_configs} for row, row_configs in configs.items()}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from regard.cli import run
+from regard.cli.compare import compare as command_of_compare
 from regard.config.data import ReadConfig
 from regard.data.conll import read_tagged
 from regard.data.documents import read_documents
@@ -19,6 +20,7 @@ from regard.data.labelled import read_labelled
 from regard.data.squad import read_squad
 from regard.pipeline.load import load
 from regard.registry import TASKS, resolve
+from regard.report.comparison.compare import TRAINING_NOTE, VALIDATION_NOTE
 from regard.tasks.scoring import Scoring
 from tests.task_data import write_task_data
 
@@ -202,6 +204,7 @@ def test_finished_runs_are_compared_without_training(
         (f"{COMMANDS['tag']} --out x --source a", "'data.read.source' of the task tag: it is a setting of translate"),
         (f"{COMMANDS['tag']} --out x --metric bleu", "the metric bleu is not for tag"),
         (f"{COMMANDS['classify']} --out x --metric mcc", "the metric mcc has no confidence interval: choose accuracy"),
+        (f"{COMMANDS['classify']} --out x --metric exact_match", "not for predictions that are labels: choose one of"),
         (f"{COMMANDS['tag']} --out x --example 81", "there is no example 81: the test data have 1 to 80"),
         (f"{COMMANDS['tag']} --out x --seeds 1,a", "must be whole numbers from 0, separated by commas"),
         ("tag/rnn/seed-1 classify/rnn-mean/seed-1 --test tags.conll --out x", "models of one task are compared"),
@@ -220,6 +223,87 @@ def test_a_comparison_that_cannot_be_made_is_refused_first(
     assert run(["compare", *shlex.split(command)]) == 2
     assert message in capfd.readouterr().err
     assert not Path("x").exists()
+
+
+def test_models_with_different_labels_are_not_compared(
+    reports: dict[str, dict[str, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = Path("labels.csv").read_text().splitlines()
+    Path("three.csv").write_text("\n".join([*rows, *(f"{row.rpartition(',')[0]},maybe" for row in rows[1:20]), ""]))
+    command = f"three.csv --task classify --test three.csv --arch counts,rnn:mean {SHORT}"
+    assert run(["compare", *shlex.split(command), "--out", "three"]) == 0
+    capfd.readouterr()
+    folders = ["classify/rnn-mean/seed-1", "three/rnn-mean/seed-1"]
+    assert run(["compare", *folders, "--test", "labels.csv", "--out", "x", "--metric", "macro_f1"]) == 2
+    assert "models with different labels cannot be compared: not all of them have maybe" in capfd.readouterr().err
+
+
+def parse(*arguments: str) -> tuple[list[str], list[str], list[str]]:
+    """Inputs, validation and test files of a command line."""
+    parameters = command_of_compare.make_context("compare", [*arguments, "--out", "x"]).params
+    return [*parameters["inputs"]], [*parameters["valid"]], [*parameters["test"]]
+
+
+@pytest.mark.parametrize("task", [["--task", "story-qa"], ["--task=story-qa"], ["--task=classify", "--task=tag"]])
+def test_a_task_with_many_files_takes_all_after_an_option(task: list[str]) -> None:
+    valid = ["d.txt", "e.txt", "f.txt"]
+    test = ["a.txt", "b.txt", "c.txt"]
+    files = parse("train.txt", *task, "--valid", *valid, "--test", *test, "--arch", "counts,rnn")
+    assert files == (["train.txt"], valid, test)
+
+
+def test_a_task_with_parallel_files_takes_two() -> None:
+    assert parse("--test", "a", "b", "train.a", "train.b", "--arch=rnn") == (["train.a", "train.b"], [], ["a", "b"])
+
+
+def test_all_files_beside_finished_runs_are_test_data(reports: dict[str, dict[str, Any]]) -> None:
+    test = ["walks.txt", "texts.txt", "labels.csv"]
+    runs = ["tag/rnn/seed-1", "tag/frozen-encoder/seed-1"]
+    assert parse(*runs, "--test", *test) == (runs, [], test)
+    assert parse("--test", *test, *runs) == (runs, [], test)
+
+
+def test_a_test_on_training_or_validation_data_is_called_optimistic(
+    reports: dict[str, dict[str, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert {report["details"]["note"] for report in reports.values()} == {TRAINING_NOTE}
+    shutil.copy("labels.csv", "valid.csv")
+    capfd.readouterr()
+    command = f"labels.csv --task classify --valid valid.csv --arch counts,rnn:max {SHORT} --out valid"
+    assert run(["compare", *shlex.split(command)]) == 0
+    output = capfd.readouterr()
+    assert f"note: {VALIDATION_NOTE}\n" in output.out
+    assert output.err.index(VALIDATION_NOTE) < output.err.index("1 architecture to train")
+    for file in Path("valid").glob("report.*"):
+        assert VALIDATION_NOTE in file.read_text("utf-8")
+    runs = "valid/rnn-max/seed-1 classify/rnn-mean/seed-1"
+    for test, note in (("valid.csv", VALIDATION_NOTE), ("labels.csv", TRAINING_NOTE)):
+        assert run(["compare", *shlex.split(runs), "--test", test, "--out", "runs"]) == 0
+        assert json.loads(Path("runs/report.json").read_text("utf-8"))["details"]["note"] == note
+    shutil.copy("labels.csv", "test.csv")
+    assert run(["compare", *shlex.split(runs), "--test", "test.csv", "--out", "runs"]) == 0
+    assert "note" not in json.loads(Path("runs/report.json").read_text("utf-8"))["details"]
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (f"walks.txt --task story-qa --test walks.txt --arch counts,rnn {SHORT}", "training.restarts=2"),
+        (f"labels.csv --task classify --test labels.csv --arch counts,rnn:mean {SHORT}", "fine_tuning.seeds=2"),
+    ],
+)
+def test_speed_and_curves_of_a_run_with_several_trainings_are_those_of_the_published_one(
+    command: str, count: str, folder: Path
+) -> None:
+    out = count.partition("=")[0]
+    settings = f"--set {count} --set training.steps=10 --set training.evaluate_every=5 --out {out}"
+    assert run(["compare", *shlex.split(f"{command} {settings}")]) == 0
+    report = json.loads(Path(out, "report.json").read_text("utf-8"))
+    trained = report["models"][1]
+    assert trained["training_rate"] > 0 and trained["training_unit"]
+    assert len(trained["metric_curve"]) == 2  # evaluations of one of the trainings
+    assert 0 < trained["metric_curve"][-1][0] < trained["minutes"]  # of both
+    assert report["details"]["minutes per run"] == 1
 
 
 def test_a_plugin_s_task_is_compared_by_the_class_in_its_row() -> None:

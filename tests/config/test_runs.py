@@ -154,6 +154,13 @@ PRETRAINED_ENCODER = {"pretrained": "a/bert"}
         ("classify", {**TRANSFORMER, "transformer.hidden_size": 64}, "is a size that the preset gives: add --preset"),
         ("classify", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch rnn or transformer"),
         ("tag", {**PRETRAINED_ENCODER, "tokenizer.kind": "words"}, "it is for --arch rnn or transformer"),
+        ("answer", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch transformer$"),
+        ("classify", {**TRANSFORMER, "fine_tuning.lm_weight": 0.5}, r"--lm-weight \(0.5\) is for .*: add --causal, or"),
+        (
+            "answer",
+            {**TRANSFORMER, "fine_tuning.lm_weight": 0.5, "transformer.causal": True, "transformer.embedding_size": 8},
+            r"leave out --transformer.embedding_size \(8\), or --lm-weight",
+        ),
         ("tag", {**TRANSFORMER, "transformer.pooling": "mean"}, "it is a setting of classify, story-qa$"),
         (
             "classify",

@@ -47,17 +47,13 @@ def validation_metric(subject: Subject, *, metric: str) -> Measurement:
 
 
 def minutes_to(subject: Subject, *, metric: str, bound: float) -> Measurement:
-    """Minutes of training until the validation metric first reached a value; a run that never did counts in full.
-
-    The log holds no times, so that equal runs have equal logs: an update counts as its share of the training time.
-    """
-    result = RunDirectory(subject.folder).read_run()["result"]
-    minutes_per_step = result["seconds"] / 60 / max(1, result["step"])
+    """Minutes of training until the validation metric first reached a value; a run that never did counts in full."""
+    directory = RunDirectory(subject.folder)
     rank = METRICS[metric].rank
     for step, value in _evaluations(subject, metric).items():
         if rank(value) >= rank(bound):
-            return Measurement.from_value(step * minutes_per_step, has_reached=1.0)
-    return Measurement.from_value(result["seconds"] / 60, has_reached=0.0)
+            return Measurement.from_value(step * directory.minutes_per_step(), has_reached=1.0)
+    return Measurement.from_value(directory.read_run()["result"]["seconds"] / 60, has_reached=0.0)
 
 
 def metric_by_length(subject: Subject, *, metric: str, groups: Sequence[int]) -> Measurement:

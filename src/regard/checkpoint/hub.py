@@ -38,6 +38,15 @@ def resolve_model(name: str | Path) -> Path:
     return cached if cached is not None else _download(name)
 
 
+def is_on_disk(name: str) -> bool:
+    """Whether a model is a path on this machine, or a hub model that was downloaded earlier.
+
+    >>> is_on_disk("no/such-model")
+    False
+    """
+    return _find_cached(name) is not None if is_hub_name(name) else Path(name).exists()
+
+
 def _merge_adapter(folder: Path) -> Path:
     """The folder itself, or that of the merged model where it holds an adapter."""
     if not (folder / ADAPTER_CONFIG).is_file():

@@ -206,6 +206,15 @@ class RunDirectory:
             _check_parts(path, run["result"], _RESULT_PARTS, prefix="result.")
         return run
 
+    def minutes_per_step(self) -> float:
+        """Average minutes of a step of the finished run.
+
+        The log has no times, so that equal runs have equal logs: each step counts as its share of the training time.
+        """
+        result = self.read_run()["result"]
+        minutes: float = result["seconds"] / 60
+        return minutes / max(1, result["step"])
+
     def digest_inputs(self) -> dict[str, str]:
         """SHA-256 of each file in the folder that a run writes before its first step and reads when it resumes."""
         files = [file for folder in INPUT_FOLDERS for file in sorted((self.path / folder).rglob("*"))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -64,9 +65,29 @@ def _list_architectures() -> str:
 
 
 def _max_values(arguments: Sequence[str]) -> int:
-    """Number of files after --valid and --test: two parallel ones, or as many as the task reads."""
-    task = arguments[arguments.index("--task") + 1] if "--task" in arguments[:-1] else DEFAULT_TASK
+    """Maximum number of files after --valid and --test: two parallel ones, or as many as the task reads.
+
+    Finished RUNS are folders, so that all files beside them are test data.
+    """
+    if _find_value(arguments, "--arch") is None:
+        return max(1, sum(Path(argument).exists() and not Path(argument).is_dir() for argument in arguments))
+    task = _find_value(arguments, "--task") or DEFAULT_TASK
     return len(arguments) if task in TASKS and TASKS[task].has_many_files else max_two_values(arguments)
+
+
+def _find_value(arguments: Sequence[str], flag: str) -> str | None:
+    """Value of an option before the command line is parsed; None without the option.
+
+    >>> _find_value(["a.txt", "--task", "tag"], "--task"), _find_value(["--task=tag"], "--task"), _find_value([], "-x")
+    ('tag', 'tag', None)
+    """
+    value = None
+    for argument, following in pairwise([*arguments, ""]):
+        if argument == flag:
+            value = following
+        elif argument.startswith(f"{flag}="):
+            value = argument.removeprefix(f"{flag}=")
+    return value
 
 
 def _parse_seeds(context: click.Context, option: click.Parameter, value: str) -> tuple[int, ...]:
@@ -93,7 +114,7 @@ def _parse_seeds(context: click.Context, option: click.Parameter, value: str) ->
             multiple=True,
             metavar="[NAME:]PATH=VALUE",
             help="Setting of all architectures, or of the one with this NAME, by its dotted path as in "
-            "`regard train TASK --help-all`; may be repeated.",
+            "`regard train TASK --help-all`; may be repeated. Data, seeds and time have options of their own.",
         ),
         Option(
             ["--valid"],
@@ -105,7 +126,8 @@ def _parse_seeds(context: click.Context, option: click.Parameter, value: str) ->
             ["--test"],
             multiple=True,
             metavar=FILES_METAVAR,
-            help="Test data of the comparison. [default: the validation data]",
+            help="Test data of the comparison. [default: the validation data, which also select the checkpoints: "
+            "scores are then optimistic, and the report says so]",
         ),
         Option(
             ["--metric"],
@@ -169,7 +191,7 @@ def compare(
     test_files = test or valid
     if not test_files:
         raise UsageError("the test data are missing: add --test FILES")
-    from regard.report.comparison.compare import ComparisonOptions, compare_architectures, compare_runs
+    from regard.report.comparison.compare import NOTE, ComparisonOptions, compare_architectures, compare_runs
     from regard.report.comparison.page import report_table, write_report
     from regard.report.comparison.training import TrainingPlan, check_task, finished_task, parse_candidates
 
@@ -197,6 +219,7 @@ def compare(
         *align_columns(report_table(report)),
         "",
         report.conclusion,
+        *([f"note: {report.details[NOTE]}"] if NOTE in report.details else []),
         *(f"written: {file}" for file in files),
     ]
     print_result(report.to_dict(), lines, as_json)

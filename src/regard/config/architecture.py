@@ -24,6 +24,16 @@ class Architecture:
     is_baseline: bool = False  # fitted to the training data by the task's comparison
     has_time_budget: bool = True  # otherwise a number of epochs ends its training
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether it starts from another model, or reads the features of one."""
+        return bool(self.model_setting)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its runs have a time limit."""
+        return self.has_time_budget and not self.is_baseline
+
 
 def _seq2seq(cell: str, attention: str) -> Architecture:
     """RNN encoder–decoder.

@@ -48,6 +48,17 @@ class RunConfig(Config):
         return ()
 
     @property
+    def files(self) -> dict[str, tuple[str, ...]]:
+        """Data files by split, without splits that have none."""
+        files = {"train": self.data.train, "valid": self.data.valid, "test": self.test_files}
+        return {split: paths for split, paths in files.items() if paths}
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Models that the run starts from or reads, by the name of their digest."""
+        return {}
+
+    @property
     def is_distillation(self) -> bool:
         """Whether a student is trained."""
         return False
@@ -57,9 +68,10 @@ class RunConfig(Config):
             matches = (names for prefix, names in self.architecture_settings.items() if path.startswith(prefix))
             architectures = next(matches, (self.architecture,))
             if self.architecture not in architectures:
+                own_architectures = [name for name in architectures if name in TASKS[self.task].experiments]
                 raise ConfigError(
                     f"{path} ({value}) means nothing to --arch {self.architecture}: it is for --arch "
-                    f"{' or '.join(architectures)}"
+                    f"{' or '.join(own_architectures)}"
                 )
 
     @classmethod
@@ -115,6 +127,11 @@ class BatchRun(RunConfig):
     def preset(self) -> str:
         """Model size; that of the pretrained model, unless it is a setting."""
         return "auto"
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Models that the run starts from or reads, by the name of their digest."""
+        return {"start": self.pretrained} if self.pretrained else {}
 
     def check(self) -> None:
         if self.lora.rank:

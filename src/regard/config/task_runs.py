@@ -145,6 +145,12 @@ class FineTunedRun(BatchRun):
         return (self.fine_tuning.test,) if self.fine_tuning.test else ()
 
     @property
+    def models(self) -> dict[str, str]:
+        """Models that the run starts from or reads, by the name of their digest."""
+        features = self.fine_tuning.features
+        return {**super().models, **({"features": features} if features else {})}
+
+    @property
     def is_distillation(self) -> bool:
         """Whether a student is trained."""
         return self.distillation.student_layers > 0
@@ -245,7 +251,21 @@ class EncoderRun(FineTunedRun):
                 "--from is for pretrained Transformers (--arch pretrained), and they need it: "
                 f"arch is {self.architecture}, --from is {self.pretrained or 'not set'}"
             )
+        if self.fine_tuning.lm_weight and self.architecture == "transformer":
+            self._check_language_model()
         self.transformer.check_pooling()
+
+    def _check_language_model(self) -> None:
+        option = f"--lm-weight ({self.fine_tuning.lm_weight:g})"
+        if not self.transformer.causal:
+            raise ConfigError(
+                f"{option} is for causal models, which predict the next token: add --causal, or leave it out"
+            )
+        if self.transformer.embedding_size:
+            raise ConfigError(
+                f"{option} needs the token embedding as output projection: leave out --transformer.embedding_size "
+                f"({self.transformer.embedding_size}), or --lm-weight"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +87,11 @@ class BatchProcedure:
             preferred=preferred,
         )
         self.training = replace(training, device=device_of_rank(training.device))
+
+    def compute_digests(self, names: Collection[str]) -> dict[str, str]:
+        """Digest the data and the models of these names as they are now, without preparing anything."""
+        with allow_unused_layers(self.config.allow_unused):
+            return self.experiment.compute_digests(names)
 
     @cached_property
     def trainable(self) -> Trainable:

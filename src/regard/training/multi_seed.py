@@ -6,7 +6,7 @@ RUN/seeds/N/    run directory of seed N
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any, Protocol
 from regard.checkpoint import atomic
 from regard.checkpoint.feature_dir import FEATURES, copy_features
 from regard.checkpoint.locate import TASK_FILE
+from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
 from regard.config.task_runs import FineTunedRun
 from regard.errors import UsageError
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
-from regard.tasks.feature_models import load_frozen_features
+from regard.training.batch_procedure import BatchProcedure
 from regard.training.listeners import Listener, notify
 from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
 from regard.training.verdict import Verdict
@@ -87,16 +88,20 @@ class MultiSeedProcedure:
 
     def prepare(self) -> None:
         """Read the data for its digests; the run of each seed reads it again."""
-        config = self.config
         if self.context.distributed.world_size > 1:
             raise UsageError(
                 f"several {self.unit}s are trained one after another by one process: start it without torchrun"
             )
-        splits = {"train": config.data.train, "valid": config.data.valid, "test": config.test_files}
+        self.digests = self.compute_digests((*self.config.files, *self.config.models))
+
+    def compute_digests(self, names: Collection[str]) -> dict[str, str]:
+        """Digest the data files and the models of these names as they are now, without preparing anything."""
+        config = self.config
         read = resolve(TASKS[config.task].read_examples)
-        self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
-        if config.fine_tuning.features:
-            self.digests["features"] = load_frozen_features(config.fine_tuning.features).digest
+        files = {split: paths for split, paths in config.files.items() if split in names}
+        digests = {split: read(paths, config.data.read).digest for split, paths in files.items()}
+        models = config.models.keys() & {*names}
+        return {**digests, **(BatchProcedure(self.context).compute_digests(models) if models else {})}
 
     def resolve_settings(self) -> dict[str, Any]:
         """List the seeds; the run of each seed resolves its own settings."""
@@ -118,7 +123,8 @@ class MultiSeedProcedure:
             overrides = {"training.seed": seed, self.count_setting: 1, "training.minutes": minutes}
             config = self.config.override(overrides)
             started = self.context.start_time if seed == self.seeds[0] else None
-            run = self.train_seed(config, self._folder(seed), listeners=listeners, started=started)
+            folder = _seed_folder(self.context.directory, seed)
+            run = self.train_seed(config, folder, listeners=listeners, started=started)
             seconds += run.seconds
             if not run.is_finished:
                 return TrainingResult(len(metrics), run.reason, seconds)
@@ -153,12 +159,9 @@ class MultiSeedProcedure:
             task_changes={"seeds": {**seeds, **summary}},
         )
 
-    def _folder(self, seed: int) -> Path:
-        return self.context.directory.path / "seeds" / str(seed)
-
     def _publish(self, seed: int, task_changes: Mapping[str, Any]) -> None:
         """Publish the model of one seed as the run's model, with these entries of its task.json."""
-        source = self._folder(seed)
+        source = _seed_folder(self.context.directory, seed)
         folder = self.context.directory.path
         if (source / FEATURES).exists():
             copy_features(source / FEATURES, folder)
@@ -185,6 +188,21 @@ class RestartProcedure(MultiSeedProcedure):
         each = [{"seed": seed} | {name: scores[name] for name in names} for seed, scores in metrics.items()]
         summary = {**metrics[best], "restarts": {"best": best - self.seeds[0], "each": each}}
         return SeedSummary(summary, verdict, metadata={}, task_changes={"metrics": summary})
+
+
+def find_published_run(directory: RunDirectory) -> RunDirectory:
+    """Run directory whose model a finished run published: that of its best seed or restart, or its own."""
+    run = directory.read_run()
+    seeds = run["resolved"].get("seeds")
+    if not seeds:
+        return directory
+    result = run["result"]
+    best = result["seeds"]["best"] if "seeds" in result else seeds[result["metrics"]["starts"]["kept"]]
+    return RunDirectory(_seed_folder(directory, best))
+
+
+def _seed_folder(directory: RunDirectory, seed: int) -> Path:
+    return directory.path / "seeds" / str(seed)
 
 
 def _is_number(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypedDict
 
@@ -93,6 +93,10 @@ class TrainingProcedure(Protocol):
 
     def prepare(self) -> None:
         """Read the data and build what is trained on it; called once, before everything else."""
+        ...
+
+    def compute_digests(self, names: Collection[str]) -> dict[str, str]:
+        """Digest the data and the models of these names as they are now, without preparing anything."""
         ...
 
     def resolve_settings(self) -> dict[str, Any]:

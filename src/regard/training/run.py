@@ -16,7 +16,7 @@ from regard.config.runs import RunConfig, read_run
 from regard.config.settings import flatten
 from regard.config.story_run import MEMORY_NETWORK, StoryQARun
 from regard.config.task_runs import FineTunedRun
-from regard.errors import CheckpointError, ConfigError, TrainingError, UsageError
+from regard.errors import CheckpointError, ConfigError, InterruptedTrainingError, TrainingError, UsageError
 from regard.hardware import SPINNING_IS_LIMITED, is_out_of_memory
 from regard.registry import TASKS, resolve
 from regard.tasks.scoring import Scoring
@@ -27,6 +27,7 @@ from regard.training.launcher import train_with_workers
 from regard.training.listeners import Listener, TensorBoardListener, notify
 from regard.training.multi_seed import MultiSeedProcedure, RestartProcedure
 from regard.training.procedure import ModelSummary, ModelSummaryDict, RunContext, TrainingProcedure
+from regard.training.run_inputs import check_digests, find_missing_files, find_missing_models
 from regard.training.throughput import default_threads
 from regard.training.verdict import Verdict, VerdictDict
 
@@ -142,6 +143,16 @@ def train_run(
             raise _memory_error(error, distributed) from error
 
 
+def train_to_end(config: RunConfig, out: Path, *, name: str, listeners: Sequence[Listener] = ()) -> RunResult:
+    """Train, or resume, one run of several; raise `InterruptedTrainingError` where a signal stopped it."""
+    run_result = train_run(config, out, listeners=listeners)
+    if not run_result.is_finished:
+        raise InterruptedTrainingError(
+            f"{run_result.reason} stopped {name} at {run_result.unit} {run_result.step}: the same command resumes"
+        )
+    return run_result
+
+
 def _memory_error(error: Exception, distributed: Distributed) -> TrainingError:
     """Name the process that ran out of memory, and what to do."""
     process = f"rank {distributed.rank} ran" if distributed.world_size > 1 else "the training ran"
@@ -190,8 +201,10 @@ def _train_rank_zero(
         run_state = directory.read_run()
         if run_state:
             _check_same_settings(run_state["config"], config, out)
+        execution = _RunExecution(RunContext(config, directory, listeners, distributed, started), run_state, pinned)
         if run_state.get("result"):
             run_result = _finished_result(out, run_state)
+            execution.check_inputs()
             distributed.broadcast([FINISHED, run_result.step])
             notify(listeners, "note", text=f"{out} is finished: nothing to do (choose another --out to train anew)")
             return run_result
@@ -201,7 +214,6 @@ def _train_rank_zero(
             notify(listeners, "note", text=text)
         if not SPINNING_IS_LIMITED and not config.training.threads:
             _notify_once(listeners, SPINNING_NOTE)
-        execution = _RunExecution(RunContext(config, directory, listeners, distributed, started), run_state, pinned)
         execution.prepare()
         distributed.broadcast([READY, 0.0])
         synchronize_run_directory(directory, distributed)
@@ -297,7 +309,7 @@ class _RunExecution:
             context.directory.check_inputs(run_state["files"])
         self.procedure.prepare()
         if run_state:
-            self._check_digests(run_state["data_digests"])
+            check_digests(run_state["data_digests"], self.procedure.digests, context.config, context.directory.path)
         is_new = not run_state
         resolved = self._resolve_settings() if is_new else run_state["resolved"]
         missing = sorted(self.procedure.resolved_names - resolved.keys())
@@ -319,22 +331,21 @@ class _RunExecution:
             }
             context.directory.write_run(self.run_state)
 
-    def _check_digests(self, saved: dict[str, str]) -> None:
-        """Raise `UsageError` that names the data, or the pretrained model, that changed since the run began."""
-        current = self.procedure.digests
+    def check_inputs(self) -> None:
+        """Check a finished run against its data and models; of those that are gone, only say that they are."""
         config = self.context.config
-        files = {
-            "train": ", ".join(config.data.train),
-            "valid": ", ".join(config.data.valid or config.data.train),
-            "test": ", ".join(config.test_files),
-            "start": getattr(config, "pretrained", ""),
-        }
-        changed = [name for name in {**saved, **current} if saved.get(name) != current.get(name)]
-        if changed:
-            names = "; ".join(f"{name}: {files[name]}" if files.get(name) else name for name in changed)
-            raise UsageError(
-                f"the data changed since {self.context.directory.path} began ({names}): train on the same files, or "
-                "choose another --out"
+        folder = self.context.directory.path
+        recorded = self.run_state["data_digests"]
+        missing_files = find_missing_files(config)
+        missing_models = find_missing_models(config)
+        unchecked = {*missing_models, *(recorded.keys() - config.models.keys() if missing_files else ())}
+        digests = {name: digest for name, digest in recorded.items() if name not in unchecked}
+        check_digests(digests, self.procedure.compute_digests(digests), config, folder)
+        missing = [*missing_files, *missing_models.values()]
+        if missing:
+            self.context.notify(
+                f"{folder} was trained with what is no longer there ({', '.join(missing)}): that it is unchanged was "
+                "not checked"
             )
 
     def _resolve_settings(self) -> dict[str, Any]:

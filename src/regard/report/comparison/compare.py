@@ -36,9 +36,15 @@ from regard.report.comparison.training import (
     check_task,
     finished_runs,
     finished_task,
+    read_run_config,
 )
 from regard.tasks.scoring import Scoring
 from regard.training.listeners import Listener
+
+MINUTES = "minutes per run"  # among the details of a report
+NOTE = "note"
+TRAINING_NOTE = "the test data contain training data: scores are optimistic"
+VALIDATION_NOTE = "the test data contain validation data, which select the checkpoints: scores are optimistic"
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,39 @@ def compare_architectures(
         raise UsageError("a comparison needs at least two models")
     check_task(plan.task)
     test = _TestSet.read(plan.task, test_files, plan.data.read, options or ComparisonOptions(), notify=notify)
+    test.check_metric(test.comparison.prediction_kind(test.examples))
     test.comparison.check_labels(test.examples, plan.data)
+    overlap = _describe_overlap(test_files, [plan.data], notify)
     runs = plan.train(out, listeners, notify)
-    details = {"training data": ", ".join(plan.data.train), "minutes per run": plan.minutes}
+    details = {"training data": ", ".join(plan.data.train), **_describe_minutes(plan.run_minutes()), **overlap}
     return test.compare(runs, plan.seeds, details, data=plan.data)
+
+
+def _describe_minutes(minutes: Mapping[str, float]) -> dict[str, Any]:
+    """Time limits of the runs, for the details of a report: one number, or one for each architecture.
+
+    >>> _describe_minutes({"rnn": 0.5, "transformer": 0.5}), _describe_minutes({"rnn": 0.5, "tuned": 1.0})
+    ({'minutes per run': 0.5}, {'minutes per run': 'rnn 0.5, tuned 1'})
+    """
+    if not minutes:
+        return {}
+    if len({*minutes.values()}) == 1:
+        return {MINUTES: next(iter(minutes.values()))}
+    return {MINUTES: ", ".join(f"{name} {limit:g}" for name, limit in minutes.items())}
+
+
+def _describe_overlap(test_files: Sequence[str], data: Sequence[DataConfig], notify: Notify) -> dict[str, str]:
+    """Note for the details of a report, and for the user, where a test file is one of training or validation, too."""
+    files_by_note = {
+        TRAINING_NOTE: [file for config in data for file in config.train],
+        VALIDATION_NOTE: [file for config in data for file in config.valid],
+    }
+    test = {Path(file).resolve() for file in test_files}
+    for note, files in files_by_note.items():
+        if not test.isdisjoint(Path(file).resolve() for file in files):
+            notify(note)
+            return {NOTE: note}
+    return {}
 
 
 def compare_runs(
@@ -86,7 +121,9 @@ def compare_runs(
     metadata = read_task_file(resolve_model_path(runs[0].folders[0]))
     options = options or ComparisonOptions()
     test = _TestSet.read(task, test_files, read_config or ReadConfig(), options, metadata=metadata, notify=notify)
-    return test.compare(runs, (), {})
+    configs = [read_run_config(run.folders[0]) for run in runs]
+    overlap = _describe_overlap(test_files, [config.data for config in configs if config is not None], notify)
+    return test.compare(runs, (), overlap)
 
 
 @dataclass(frozen=True)
@@ -112,18 +149,29 @@ class _TestSet:
         metadata: Mapping[str, Any] | None = None,
     ) -> _TestSet:
         """Read test files; refuse a metric or an example that does not exist."""
-        if options.metric:
-            Scoring(task, (options.metric,)).check()
-            if not METRICS[options.metric].statistics:
-                names = [name for name, row in METRICS.items() if row.statistics.keys() & TASKS[task].metrics.keys()]
-                raise UsageError(f"the metric {options.metric} has no confidence interval: choose {', '.join(names)}")
         comparison: TaskComparison[Any] = resolve(TASKS[task].comparison)(task)
         examples = comparison.read(files, read_config, metadata or {})
         for note in examples.notes:
             notify(note)
         if not 0 <= options.example <= len(examples):
             raise UsageError(f"there is no example {options.example}: the test data have 1 to {len(examples)}")
-        return cls(task, files, comparison, examples, options, notify)
+        test = cls(task, files, comparison, examples, options, notify)
+        test.check_metric()
+        return test
+
+    def check_metric(self, kind: str = "") -> None:
+        """Refuse a metric that is unknown, not for the task or for predictions of a kind, or has no interval."""
+        metric = self.options.metric
+        if not metric:
+            return
+        scoring = Scoring(self.task, (metric,))
+        scoring.check()
+        if kind:
+            scoring.check(kind)
+        kinds = {kind} if kind else {*TASKS[self.task].metrics}
+        if METRICS[metric].statistics.keys().isdisjoint(kinds):
+            names = [name for name, row in METRICS.items() if row.statistics.keys() & kinds]
+            raise UsageError(f"the metric {metric} has no confidence interval: choose {', '.join(names)}")
 
     def compare(
         self,

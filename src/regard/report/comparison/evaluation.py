@@ -22,6 +22,7 @@ from regard.report.comparison.tasks import ExamplesT, TaskComparison
 from regard.report.comparison.training import ComparedRuns
 from regard.report.info import describe_folder
 from regard.tasks.predictions import Predictions
+from regard.training.multi_seed import find_published_run
 from regard.view.drawing import truncate_text
 from regard.view.record.record import Record
 from regard.view.selection import select_attention
@@ -156,13 +157,14 @@ def draw_attention(record: Record, prediction: str) -> Example:
 def read_history(folders: Sequence[Path], metric: str) -> TrainingHistory:
     """Read the history from the files of the runs; learning curves are those of the first one.
 
-    A log has no times, so that equal runs have equal logs: an update counts as its share of the training time.
+    Of a run with several seeds or restarts, speed and curves are those of the one whose model it published.
     """
-    runs = [RunDirectory(folder) for folder in folders]
-    results: list[dict[str, Any]] = [run.read_run().get("result") or {} for run in runs]
+    directories = [RunDirectory(folder) for folder in folders]
+    results: list[dict[str, Any]] = [directory.read_run().get("result") or {} for directory in directories]
     if not results or not all(results):
         return TrainingHistory()
-    logs = [run.read_log() for run in runs]
+    published = [find_published_run(directory) for directory in directories]
+    logs = [directory.read_log() for directory in published]
     rates = [
         (name.removesuffix(RATE), value)
         for events in logs
@@ -170,8 +172,7 @@ def read_history(folders: Sequence[Path], metric: str) -> TrainingHistory:
         for name, value in event.items()
         if name.endswith(RATE)
     ]
-    first = results[0]
-    minutes_per_step = first["seconds"] / 60 / max(1, first["step"])
+    minutes_per_step = published[0].minutes_per_step()
     return TrainingHistory(
         rate=median(value for _, value in rates) if rates else None,
         unit=rates[0][0] if rates else "",

@@ -98,6 +98,11 @@ def signatures(report: ComparisonReport) -> list[str]:
     return [f"{METRICS[name].field_name}: {resolve(METRICS[name].signature)()}" for name in names]
 
 
+def format_details(report: ComparisonReport) -> str:
+    """Data, budget and processor of a comparison on one line."""
+    return "; ".join(f"{name}: {detail}" for name, detail in report.details.items())
+
+
 def charts(report: ComparisonReport) -> dict[str, str]:
     """Charts by title: scores with intervals, scores by length, and learning curves."""
     metric = report.metric_row
@@ -150,17 +155,13 @@ def markdown(report: ComparisonReport) -> str:
         lines += [f"- **{model.name}**: {model.example.prediction}" for model in report.models]
         lines += [f"- *reference*: {report.reference}", ""]
     lines += ["Models:", "", *(f"- **{model.name}**: {model.summary}" for model in report.models), ""]
-    return "\n".join([*lines, METHOD, *signatures(report), ""])
+    return "\n".join([*lines, f"{format_details(report)}\n", METHOD, *signatures(report), ""])
 
 
 def page(report: ComparisonReport) -> str:
     """The report as one self-contained page."""
     best = next(index for index, model in enumerate(report.models) if model.test is None)
-    notes = [
-        "; ".join(f"{name}: {detail}" for name, detail in report.details.items()),
-        METHOD,
-        *signatures(report),
-    ]
+    notes = [format_details(report), METHOD, *signatures(report)]
     return static_page(
         report.title,
         f"<p class=lead>{html.escape(report.conclusion)}</p>{html_table(report_table(report), best=best)}"

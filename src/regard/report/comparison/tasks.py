@@ -21,7 +21,9 @@ from regard.data.labelled import LabelledTexts, read_labelled, training_columns
 from regard.data.pairs import ParallelTexts, read_pairs
 from regard.data.squad import SquadExamples, read_squad
 from regard.errors import UsageError
+from regard.formatting import format_names
 from regard.interpret.record_request import PipelineRequest
+from regard.registry import TASKS
 from regard.tasks.baselines import BagOfWordsBaseline
 from regard.tasks.calibration import fit_thresholds, sigmoid_probabilities
 from regard.tasks.entities import most_frequent_tags
@@ -77,6 +79,10 @@ class TaskComparison(Generic[ExamplesT]):
 
     def check_labels(self, examples: ExamplesT, data: DataConfig) -> None:
         """Refuse test data with labels that the training data do not have, before anything is trained."""
+
+    def prediction_kind(self, examples: ExamplesT) -> str:
+        """Kind of the predictions of models that are trained on such examples, by which metrics apply."""
+        return next(iter(TASKS[self.task].metrics), "")
 
     def fit_baseline(self, data: DataConfig) -> FittedBaseline:
         """Fit the baseline `counts` to the training data."""
@@ -143,6 +149,21 @@ class LabelComparison(TaskComparison[LabelledTexts]):
     def check_labels(self, examples: LabelledTexts, data: DataConfig) -> None:
         """Refuse test data with labels that the training data do not have."""
         examples.label_matrix(self.read(data.train, data.read, {}).label_names)
+
+    def prediction_kind(self, examples: LabelledTexts) -> str:
+        """One label for each text, or any number of them."""
+        return PredictedLabelSets.kind if examples.label_separator else PredictedLabels.kind
+
+    def check_comparable(self, predictions: Sequence[Predictions]) -> None:
+        """Refuse models with different labels: one that chooses from fewer has an easier task."""
+        labelled = (model for model in predictions if isinstance(model, PredictedLabels | PredictedLabelSets))
+        label_sets = [{*model.labels} for model in labelled]
+        others = sorted(set.union(*label_sets) - set.intersection(*label_sets))
+        if others:
+            raise UsageError(
+                f"models with different labels cannot be compared: not all of them have {format_names(others)}: train "
+                "them on data with the same labels"
+            )
 
     def request(self, examples: LabelledTexts, index: int) -> PipelineRequest:
         """A text, or a pair of texts."""
@@ -211,6 +232,10 @@ class TagComparison(TaskComparison[TaggedSentences]):
     def check_labels(self, examples: TaggedSentences, data: DataConfig) -> None:
         """Refuse test data with tags that the training data do not have."""
         examples.tag_ids(self.read(data.train, data.read, {}).tags)
+
+    def prediction_kind(self, examples: TaggedSentences) -> str:
+        """Entities where tags mark them, otherwise tags of single words."""
+        return PredictedEntities.kind if examples.has_entities else PredictedTags.kind
 
     def request(self, examples: TaggedSentences, index: int) -> PipelineRequest:
         """The words of a sentence, joined by spaces."""

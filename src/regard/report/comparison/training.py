@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,23 @@ from regard.checkpoint.model_dir import folder_task
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.architecture import Architecture, find_architecture
 from regard.config.data import DataConfig
-from regard.config.runs import RunConfig, build_run
+from regard.config.runs import RunConfig, build_run, read_run
+from regard.data.lines import open_bytes
 from regard.errors import UsageError, nearest
 from regard.formatting import format_count, format_duration
 from regard.registry import TASKS
 from regard.report.info import describe_folder
 from regard.training.listeners import Listener
-from regard.training.run import train_run
+from regard.training.run import train_to_end
 
 Notify = Callable[[str], object]
+SHARED_SETTINGS = {  # beginnings of settings that all runs of a comparison share → what sets them
+    "training.seed": "--seeds",
+    "training.minutes": "--minutes",
+    "data.train": "FILES",
+    "data.valid": "--valid",
+    "data.read.": "the options for reading files, such as --text and --label",
+}
 _UNSAFE = re.compile(r"[^\w.+-]+")  # in names of folders
 
 
@@ -35,6 +44,7 @@ class Candidate:
     name: str
     architecture: Architecture
     settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted path; they override those of the architecture
+    minutes: float | None = None  # of each run; None: as all of them
 
     @property
     def folder_name(self) -> str:
@@ -45,18 +55,14 @@ class Candidate:
         """
         return _UNSAFE.sub("-", self.name).strip("-")
 
-    @property
-    def is_pretrained(self) -> bool:
-        """Whether it starts from another model, or reads the features of one."""
-        return bool(self.architecture.model_setting)
-
     def run_settings(self, shared: Mapping[str, Any], *, preset: str, minutes: float) -> dict[str, Any]:
         """Settings of its runs: those that all share, those of the architecture, its own."""
         settings: dict[str, Any] = {**shared}
         if preset and self.architecture.model_setting != "pretrained":  # a pretrained model has its size
             settings["preset"] = preset
-        if minutes and self.architecture.has_time_budget:
-            settings["training.minutes"] = minutes
+        limit = minutes if self.minutes is None else self.minutes
+        if limit and self.architecture.is_timed:
+            settings["training.minutes"] = limit
         return {**settings, **self.architecture.settings, **self.settings}
 
 
@@ -89,16 +95,26 @@ def parse_candidates(entries: Sequence[str], task: str, settings: Sequence[str] 
         name, _, path = path.rpartition(":")
         if not has_value or not path:
             raise UsageError(f"{setting!r} must be PATH=VALUE, or NAME:PATH=VALUE for one architecture")
-        if name and name not in candidates:
-            raise UsageError(
-                f"{setting!r}: no architecture is named {name!r}{nearest(name, candidates)}: "
-                f"there are {', '.join(candidates)}"
-            )
-        for changed in [name] if name else candidates:
-            overrides = {**candidates[changed].settings, path: value}
-            candidates[changed] = replace(candidates[changed], settings=overrides)
+        _check_setting(setting, name, path, candidates)
+        trained = [candidate for candidate in candidates.values() if not candidate.architecture.is_baseline]
+        for candidate in [candidates[name]] if name else trained:
+            candidates[candidate.name] = replace(candidate, settings={**candidate.settings, path: value})
     _check_folders(list(candidates.values()))
     return list(candidates.values())
+
+
+def _check_setting(setting: str, name: str, path: str, candidates: Mapping[str, Candidate]) -> None:
+    """Raise for a setting of an unknown architecture or of a baseline, and for one that all runs share."""
+    if name and name not in candidates:
+        raise UsageError(
+            f"{setting!r}: no architecture is named {name!r}{nearest(name, candidates)}: "
+            f"there are {', '.join(candidates)}"
+        )
+    if name and candidates[name].architecture.is_baseline:
+        raise UsageError(f"{setting!r}: {name} is a baseline, which has no settings: leave it out")
+    for prefix, option in SHARED_SETTINGS.items():
+        if path == prefix or (prefix.endswith(".") and path.startswith(prefix)):
+            raise UsageError(f"{setting!r}: all runs of a comparison have the same {path}: set it by {option}")
 
 
 def _check_folders(candidates: Sequence[Candidate]) -> None:
@@ -129,6 +145,9 @@ class TrainingPlan:
             raise UsageError("the training data are missing: name FILES before the options")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise UsageError(f"each seed counts once, as in --seeds 1,2,3: {', '.join(map(str, self.seeds)) or 'none'}")
+        for path, argument in {"training.seed": "seeds", "training.minutes": "minutes"}.items():
+            if path in self.settings:
+                raise UsageError(f"{path} has no effect here: pass {argument} to the plan instead")
 
     @property
     def data(self) -> DataConfig:
@@ -146,36 +165,51 @@ class TrainingPlan:
             configs[candidate.name] = [build_run(self.task, {**settings, "training.seed": seed}) for seed in seeds]
         return configs
 
+    def run_minutes(self) -> dict[str, float]:
+        """Time limit of each run by architecture, as its config has it, without those that have none."""
+        minutes = {name: configs[0].training.minutes for name, configs in self.run_configs().items() if configs}
+        return {name: limit for name, limit in minutes.items() if limit}
+
     def describe(self) -> str:
         """Number of runs, and how long they take at most."""
-        trained = [candidate for candidate in self.candidates if not candidate.architecture.is_baseline]
-        timed = [candidate for candidate in trained if candidate.architecture.has_time_budget]
-        counts = format_count(len(trained), "architecture")
+        num_trained = sum(not candidate.architecture.is_baseline for candidate in self.candidates)
+        minutes = self.run_minutes()
+        counts = format_count(num_trained, "architecture")
         if len(self.seeds) > 1:
             counts += f" × {len(self.seeds)} seeds"
-        if not timed or not self.minutes:
+        if not minutes:
             return f"{counts} to train"
-        total = format_duration(60 * self.minutes * len(timed) * len(self.seeds))
-        untimed = "" if len(timed) == len(trained) else "; the others train their number of epochs"
-        return f"{counts} to train, {format_duration(60 * self.minutes)} each, {total} in all{untimed}"
+        bounds = dict.fromkeys((min(minutes.values()), max(minutes.values())))
+        each = " to ".join(format_duration(60 * bound) for bound in bounds)
+        total = format_duration(60 * sum(minutes.values()) * len(self.seeds))
+        untimed = "" if len(minutes) == num_trained else "; the others train their number of epochs"
+        return f"{counts} to train, {each} each, {total} in all{untimed}"
 
     def train(self, out: Path, listeners: Sequence[Listener], notify: Notify) -> list[ComparedRuns]:
         """Train the runs that are not finished; the same call resumes an interrupted one."""
         configs = self.run_configs()  # all of them first: a wrong setting costs no time
-        for candidate in self.candidates:
-            if candidate.is_pretrained:  # raises for a folder that is no model
-                describe_folder(candidate.architecture.settings[candidate.architecture.model_setting])
+        self._check_inputs(configs)
         notify(self.describe())
         compared = []
         for index, candidate in enumerate(self.candidates, 1):
             folders = []
-            for seed, config in zip(self.seeds, configs[candidate.name], strict=False):
-                folder = out / candidate.folder_name / f"seed-{seed}"
-                caption = f"{index} of {len(self.candidates)}: {candidate.name}, seed {seed}"
+            for config in configs[candidate.name]:
+                folder = out / candidate.folder_name / f"seed-{config.training.seed}"
+                caption = f"{index} of {len(self.candidates)}: {candidate.name}, seed {config.training.seed}"
                 _train_unless_finished(config, folder, caption, listeners, notify)
                 folders.append(folder)
-            compared.append(ComparedRuns(candidate.name, folders, is_pretrained=candidate.is_pretrained))
+            is_pretrained = any(config.models for config in configs[candidate.name])
+            compared.append(ComparedRuns(candidate.name, folders, is_pretrained=is_pretrained))
         return compared
+
+    def _check_inputs(self, configs: Mapping[str, Sequence[RunConfig]]) -> None:
+        """Raise for a folder that is no model, and for a data file that does not exist."""
+        models = (config.models.values() for config in chain.from_iterable(configs.values()))
+        for model in dict.fromkeys(chain.from_iterable(models)):
+            describe_folder(model)
+        for file in (*self.data.train, *self.data.valid):
+            with open_bytes(file):
+                pass
 
 
 def _train_unless_finished(
@@ -184,9 +218,7 @@ def _train_unless_finished(
     """Train a run, or resume it; raise where a signal stopped it."""
     is_finished = bool(RunDirectory(folder).read_run().get("result"))
     notify(f"{caption}: {'finished before' if is_finished else 'training'} ({folder})")
-    report = train_run(config, folder, listeners=[] if is_finished else listeners)
-    if not report.is_finished:
-        raise UsageError(f"{report.reason} stopped {caption} at {report.unit} {report.step}: the same command resumes")
+    train_to_end(config, folder, name=caption, listeners=[] if is_finished else listeners)
 
 
 def finished_task(folders: Sequence[str], task: str = "") -> str:
@@ -210,15 +242,15 @@ def finished_runs(folders: Sequence[str]) -> list[ComparedRuns]:
     compared = []
     for folder in folders:
         path = resolve_model(folder)
-        config = RunDirectory(path).read_run().get("config")
-        compared.append(ComparedRuns(folder, [path], is_pretrained=_is_pretrained(config) if config else None))
+        config = read_run_config(path)
+        compared.append(ComparedRuns(folder, [path], is_pretrained=None if config is None else bool(config.models)))
     return compared
 
 
-def _is_pretrained(config: Mapping[str, Any]) -> bool:
-    """Whether a run started from another model, or read the features of one, by its config."""
-    fine_tuning = config.get("fine_tuning") or {}
-    return bool(config.get("pretrained") or fine_tuning.get("features"))
+def read_run_config(folder: Path) -> RunConfig | None:
+    """Config of a run; None for a folder that is no run."""
+    config = RunDirectory(folder).read_run().get("config")
+    return None if config is None else read_run(config, where=str(folder / "run.json"))
 
 
 def check_task(task: str) -> str:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.checkpoint.adapters import Adapter, save_adapter, update_adapter
-from regard.checkpoint.weights import digest_tensors
 from regard.config.models import HEAD_PREFIXES
 from regard.config.runs import BatchRun
 from regard.metric_table import SPLITS
@@ -29,6 +27,8 @@ from regard.tasks.scoring import Scoring
 from regard.text.tokenizer import Tokenizer
 from regard.training.card import model_card
 from regard.training.evaluation import Evaluation, Evaluator
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.pretrained import PretrainedModel
 from regard.training.trainable import OUTPUT_PREFIX, Trainable, select_trainable
 from regard.training.verdict import TrivialBaseline, Verdict
 from regard.training.vocabulary import EMBEDDINGS, check_trained, describe_extension, extend_tokenizer
@@ -54,6 +54,10 @@ class Experiment(Protocol):
 
     def prepare(self) -> None:
         """Read the data, train tokenizers and build the objective; called once, before everything else."""
+        ...
+
+    def compute_digests(self, names: Collection[str]) -> dict[str, str]:
+        """Digest the data and the models of these names as they are now, without preparing anything."""
         ...
 
     @property
@@ -152,13 +156,6 @@ def load_best_weights(
 # ---- saving
 
 
-class PretrainedModel(Protocol):
-    """A model that training starts from."""
-
-    @property
-    def weights(self) -> dict[str, Tensor]: ...
-
-
 class SavedModel(Protocol):
     """The run's model as it was saved."""
 
@@ -218,6 +215,20 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         """Read the data, train tokenizers and build the objective; called once, before everything else."""
         raise NotImplementedError
 
+    def read_splits(self) -> DataSplits[Any]:
+        """Read the examples of all splits."""
+        raise NotImplementedError
+
+    def digest_model(self, name: str) -> str:
+        """Digest the model that the run starts from (`start`) or reads (`features`)."""
+        raise NotImplementedError
+
+    def compute_digests(self, names: Collection[str]) -> dict[str, str]:
+        """Digest the data and the models of these names as they are now, without preparing anything."""
+        models = self.config.models.keys()
+        digests = {} if models >= {*names} else self.read_splits().digests
+        return {**digests, **{name: self.digest_model(name) for name in models & {*names}}}
+
     @property
     def is_pretrained(self) -> bool:
         """Whether training starts from pretrained weights."""
@@ -244,17 +255,6 @@ class BaseExperiment(Generic[ConfigT, EvaluatorT]):
         extended = extend_tokenizer(tokenizer, self.config.tokenizer, texts)
         self.notes.append(describe_extension(tokenizer, extended, texts))
         return extended
-
-    def add_start_digest(self) -> None:
-        """Add the digest of the pretrained model: a resumed run reads its tokenizer and frozen weights again."""
-        if self.pretrained is None:
-            return
-        digest = hashlib.sha256(digest_tensors(self.pretrained.weights).encode())
-        for name in ("tokenizer", "source", "target"):  # a translation model has two tokenizers
-            tokenizer = getattr(self.pretrained, name, None)
-            if isinstance(tokenizer, Tokenizer):
-                digest.update(tokenizer.digest.encode())
-        self.digests["start"] = digest.hexdigest()
 
     @property
     def trained_beside_lora(self) -> tuple[str, ...]:

@@ -75,8 +75,6 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
         if self.start.digest:
             self.digests["start"] = self.start.digest
         self.model_config = self.start.config
-        if self.config.fine_tuning.lm_weight:
-            self._check_language_model(self.model_config)
         self.hidden_size = self.model_config.hidden_size
         self.reason = self.start.reason
         self.special_tokens = SpecialTokens(self.start.tokenizer)
@@ -119,6 +117,8 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
         origin = "random weights, sizes" if config.fine_tuning.random_init else "weights"
         frozen = "; only the head is trained" if config.fine_tuning.freeze_encoder else ""
         start = EncoderStart.from_folder(self.load_pretrained(), f"{origin} from {config.pretrained}{frozen}")
+        if config.fine_tuning.lm_weight:
+            self._check_language_model(start.config)
         if config.tokenizer.extend:
             old = start.tokenizer
             tokenizer = load_or_train_tokenizer(
@@ -130,8 +130,8 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
         return start.with_random_weights(config.training.seed) if config.fine_tuning.random_init else start
 
     def _check_language_model(self, config: BertConfig) -> None:
-        """Raise where the hidden states of a model do not predict the next token by its embedding."""
-        name = self.config.pretrained or "the model"
+        """Raise where the hidden states of the pretrained model do not predict the next token by its embedding."""
+        name = self.config.pretrained
         option = f"--lm-weight ({self.config.fine_tuning.lm_weight:g})"
         if not config.causal:
             raise ConfigError(
@@ -145,6 +145,10 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
         """Load the pretrained encoder with the task's head."""
         labels = self.labels if self.labels else None
         return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
+
+    def digest_model(self, name: str) -> str:
+        """Digest the pretrained encoder, which is the same with any head."""
+        return load_encoder(self.config.pretrained, head="plain").digest
 
     def training_texts(self, train: Any) -> list[str]:
         """Texts of the training examples, which a tokenizer is trained on or its vocabulary extended by."""

@@ -10,9 +10,10 @@ from regard.config.language_model_runs import LanguageModelRun
 from regard.data.documents import Documents, hold_out_documents, read_documents
 from regard.tasks.token_stream import StreamObjective, TokenStream
 from regard.text.tokenizer import Tokenizer
-from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT, PretrainedModel
+from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.presets import PresetTable
+from regard.training.experiments.pretrained import PretrainedModel, digest_pretrained
 from regard.training.trivial_baselines import token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
 from regard.training.vocabulary import load_or_train_tokenizer
@@ -44,7 +45,7 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
         self.digests |= documents.digests
         if self.config.pretrained:
             self.pretrained = self.load_pretrained()
-            self.add_start_digest()
+            self.digests["start"] = digest_pretrained(self.pretrained)
         self.tokenizer = load_or_train_tokenizer(self.folder, lambda: self.build_tokenizer(documents.train.texts))
         self.num_documents = len(documents.train)
         self.num_valid_documents = len(documents.valid)
@@ -74,6 +75,10 @@ class LanguageModelExperiment(BaseExperiment[ConfigT, EvaluatorT]):
     def load_pretrained(self) -> PretrainedModel:
         """Load the pretrained model."""
         raise NotImplementedError
+
+    def digest_model(self, name: str) -> str:
+        """Digest the pretrained model."""
+        return digest_pretrained(self.load_pretrained())
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:
         """Take the tokenizer of the pretrained model, or train one on the training texts."""

@@ -67,6 +67,11 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
         self.digests["features"] = features.digest
         return features
 
+    def digest_model(self, name: str) -> str:
+        """Digest the model of the features at its source, not its copy in the run directory."""
+        fine_tuning = self.config.fine_tuning
+        return load_frozen_features(fine_tuning.features, fine_tuning.feature_layers).digest
+
     def encode_splits(self, splits: DataSplits[Any]) -> None:
         """Encode all splits, and cache their features."""
         super().encode_splits(splits)

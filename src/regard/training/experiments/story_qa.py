@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regard.checkpoint.native import save_memory_network
 from regard.config.story_run import StoryQARun
-from regard.data.babi import StoryQuestions, read_stories
+from regard.data.babi import StoryQuestions, hold_out_questions, read_stories
 from regard.errors import UsageError
 from regard.formatting import format_duration
 from regard.metric_table import METRICS
@@ -68,15 +68,18 @@ class MemoryNetworkProcedure:
         config = self.config
         if self.context.distributed.world_size > 1:
             raise UsageError("memory networks are trained by one process, all restarts in parallel: start one process")
-        self.stories = self._read(config.data.train, "training")
+        self._read_splits()
         self.trainer, self.vocabulary = build_trainer(self.stories, config.memory_network, config.training)
-        self.valid = self._choose_validation()
         self.valid_examples = self._encode(self.valid)
-        self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
-        self.test = self._read(config.test_files, "test") if config.test_files else None
         if self.test is not None:
             self.test_examples = self._encode(self.test)
-            self.digests["test"] = self.test.digest
+
+    def compute_digests(self, names: Collection[str]) -> dict[str, str]:
+        """Digest the stories of these splits as they are now, without preparing anything."""
+        if not names:
+            return {}
+        self._read_splits()
+        return self.digests
 
     @property
     def scoring(self) -> Scoring:
@@ -90,22 +93,29 @@ class MemoryNetworkProcedure:
 
     # ---- data
 
+    def _read_splits(self) -> None:
+        """Read the stories of all splits, with their digests."""
+        config = self.config
+        self.stories = self._read(config.data.train, "training")
+        self.valid = self._read(config.data.valid, "validation") if config.data.valid else self._hold_out()
+        self.test = self._read(config.test_files, "test") if config.test_files else None
+        self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
+        if self.test is not None:
+            self.digests["test"] = self.test.digest
+
     def _read(self, files: tuple[str, ...], split: str) -> StoryQuestions:
         stories = read_stories(files, self.config.data.read)
         self.notes += reading_notes(stories, split)
         return stories
 
-    def _choose_validation(self) -> StoryQuestions:
-        """Choose the validation questions: those of files, the held-out ones, or else the training questions."""
-        files = self.config.data.valid
-        held_out = self.trainer.held_out_indices
-        if files:
-            return self._read(files, "validation")
-        if len(held_out):
-            self.notes.append(f"validation: the {len(held_out):,} questions that are held out")
-            return self.stories.select(held_out.tolist())
-        self.notes.append("validation: on the training questions, as none are held out and --valid names no file")
-        return self.stories
+    def _hold_out(self) -> StoryQuestions:
+        """Validation questions without files: those that the trainer holds out, or else the training questions."""
+        train, valid = hold_out_questions(self.stories, self.config.training.validation_share)
+        if valid is train:
+            self.notes.append("validation: on the training questions, as none are held out and --valid names no file")
+        else:
+            self.notes.append(f"validation: the {len(valid):,} questions that are held out")
+        return valid
 
     def _encode(self, stories: StoryQuestions) -> StoryExamples:
         is_strict = self.config.training.unknown_answers == "error"

@@ -72,10 +72,6 @@ class SupervisedExperiment(BaseExperiment[ConfigT, EvaluatorT], Generic[ConfigT,
         self.preferred_settings = self.choose_training_settings()
         self.objective = self.build_objective()
 
-    def read_splits(self) -> DataSplits[Any]:
-        """Read the examples of all splits."""
-        raise NotImplementedError
-
     def prepare_encoding(self, train: Any) -> None:
         """Load or train what encodes texts; `train` are the training examples."""
         raise NotImplementedError

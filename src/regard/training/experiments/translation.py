@@ -42,7 +42,8 @@ from regard.text.train import train_tokenizer
 from regard.training.auto_config import choose_translation_model
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import BaseExperiment, Notify, prefix_metrics, subsample_indices
-from regard.training.experiments.data_splits import reading_notes
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.pretrained import digest_pretrained
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
 from regard.training.trivial_baselines import constant_target, token_frequencies, unigram_perplexity
 from regard.training.verdict import TrivialBaseline
@@ -185,15 +186,17 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
     def prepare(self) -> None:
         """Read the pairs, load or train the tokenizers, build the objective, and choose the model config."""
         config = self.config
-        train_pairs, valid_pairs = self._read_splits()
-        self.digests = {"train": train_pairs.digest, "valid": valid_pairs.digest}
+        pairs = self.read_splits()
+        self.notes += pairs.notes
+        self.digests = pairs.digests
         self.pretrained = load_translator(config.pretrained) if config.pretrained else None
-        self.add_start_digest()
-        self.tokenizers = self._load_or_train_tokenizers(train_pairs)
+        if self.pretrained is not None:
+            self.digests["start"] = digest_pretrained(self.pretrained)
+        self.tokenizers = self._load_or_train_tokenizers(pairs.train)
         if self.pretrained is not None and config.tokenizer.extend:
             self.pretrained = self._extend_pretrained(self.pretrained)
-        train = self._drop_long_pairs(self.tokenizers.tokenize(train_pairs), "training")
-        self.valid = self._drop_long_pairs(self.tokenizers.tokenize(valid_pairs), "validation")
+        train = self._drop_long_pairs(self.tokenizers.tokenize(pairs.train), "training")
+        self.valid = self._drop_long_pairs(self.tokenizers.tokenize(pairs.valid), "validation")
         self.tokens_per_epoch = int(train.lengths[:, 1].sum())
         self.objective = TranslationObjective(
             self.tokenizers,
@@ -211,19 +214,18 @@ class TranslationExperiment(BaseExperiment[TranslationModelConfig, TranslationEv
 
     # ---- data
 
-    def _read_splits(self) -> tuple[ParallelTexts, ParallelTexts]:
+    def read_splits(self) -> DataSplits[ParallelTexts]:
         """Read training and validation pairs; hold some out where there are no validation files."""
-        config = self.config
-        train = read_pairs(config.data.train, config.data.read)
-        notes = reading_notes(train, "training")
-        if config.data.valid:
-            valid = read_pairs(config.data.valid, config.data.read)
-            notes += reading_notes(valid, "validation")
-        else:
-            train, valid = hold_out_pairs(train, config.training.seed)
-            self.notes.append(f"validation: {len(valid):,} of the training pairs are held out (chosen by the seed)")
-        self.notes += notes
-        return train, valid
+        return DataSplits.read(
+            self.config,
+            read_pairs,
+            lambda pairs: hold_out_pairs(pairs, self.config.training.seed),
+            describe_held_out=lambda valid: f"{len(valid):,} of the training pairs are held out (chosen by the seed)",
+        )
+
+    def digest_model(self, name: str) -> str:
+        """Digest the pretrained model."""
+        return digest_pretrained(load_translator(self.config.pretrained))
 
     def _load_or_train_tokenizers(self, pairs: ParallelTexts) -> TokenizerPair:
         """Load the tokenizers of a run that is resumed; take the pretrained ones or train them where it starts."""
