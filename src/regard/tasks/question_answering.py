@@ -11,9 +11,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,23 +142,16 @@ def word_overlap_baseline(question: str, passage: str) -> str:
 class EncodedPassages(EncodedTexts):
     """Rows of a question and a window of its passage."""
 
+    row_fields = (*EncodedTexts.row_fields, "passage_starts", "spans", "no_answer_positions")
+
     passage_starts: list[int] = field(default_factory=list)  # position in each row at which the window starts
     spans: list[Sequence[Span]] = field(default_factory=list)  # characters of the window's tokens
     no_answer_positions: list[int] = field(default_factory=list)  # of the token that stands for no answer, by row
     passages: list[str] = field(default_factory=list)  # by question
 
-    def select_rows(self, indices: Sequence[int]) -> EncodedPassages:
-        """The rows with these indices, of the same questions."""
-        return EncodedPassages(
-            rows=[self.rows[index] for index in indices],
-            token_types=[self.token_types[index] for index in indices],
-            text_indices=[self.text_indices[index] for index in indices],
-            truncation=self.truncation,
-            passage_starts=[self.passage_starts[index] for index in indices],
-            spans=[self.spans[index] for index in indices],
-            no_answer_positions=[self.no_answer_positions[index] for index in indices],
-            passages=self.passages,
-        )
+    def select(self, texts: Indices) -> Self:
+        """All rows of the questions at these indices, with the passages of these questions."""
+        return replace(super().select(texts), passages=[self.passages[text] for text in texts])
 
 
 def encode_questions(

@@ -94,6 +94,14 @@ class StoryReferences:
     tasks: tuple[str, ...]  # of each question
     support: tuple[set[int], ...]  # positions in the read part of a story; negative: before it
 
+    def select(self, indices: NDArray[np.int64]) -> StoryReferences:
+        """Those of the questions at these indices."""
+        return StoryReferences(
+            answers=tuple(self.answers[index] for index in indices),
+            tasks=tuple(self.tasks[index] for index in indices),
+            support=tuple(self.support[index] for index in indices),
+        )
+
 
 @dataclass(frozen=True)
 class StoryPrediction:

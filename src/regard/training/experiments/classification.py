@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,10 @@ class LabelledSplit(EncodedSplit[LabelledTexts, RowsT]):
     """Labelled texts, encoded for a model."""
 
     targets: NDArray[Any]  # label ids [texts], or a label matrix [texts, labels]
+
+    def select(self, indices: NDArray[np.int64]) -> Self:
+        """The texts at these indices."""
+        return replace(super().select(indices), targets=self.targets[indices])
 
 
 EncodedLabelledSplit = LabelledSplit[EncodedTexts]

@@ -21,7 +21,7 @@ from regard.tasks.auxiliary_lm import AuxiliaryLMObjective
 from regard.tasks.encoder_states import CachedStates
 from regard.tasks.predictions import Predictions
 from regard.tasks.windows import EncodedTexts, head_only_config
-from regard.text.special_tokens import SpecialTokens, TruncationReport
+from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
@@ -213,11 +213,6 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
                 f"the frozen states of {len(rows):,} texts take about {minutes:.1f} minutes, and --minutes allows "
                 f"{budget_minutes:g} in all: allow at least {2 * minutes:.0f}, or give fewer texts"
             )
-
-    def report_truncation(self, report: TruncationReport, split: str) -> None:
-        """Note how texts that are too long are encoded."""
-        if report.windowed or report.truncated_texts:
-            self.notes.append(f"{split}: {report.format()}")
 
     # ---- interface of a run
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.checkpoint.native import TextModelConfig
 from regard.config.models import BertConfig
@@ -40,6 +43,11 @@ class StorySplit(EncodedSplit[StoryQuestions, Any]):
     """Questions about stories, encoded for a model."""
 
     sequences: StorySequences[Any]
+
+    def select(self, indices: NDArray[np.int64]) -> Self:
+        """The questions at these indices."""
+        sequences = self.sequences.select(indices)
+        return replace(self, examples=self.examples.select(indices), rows=sequences.rows, sequences=sequences)
 
 
 class StorySequenceExperiment(SupervisedExperiment[ConfigT, EvaluatorT, StorySplit]):

@@ -16,6 +16,7 @@ from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.base import Objective
 from regard.tasks.classification import TextClassificationObjective
 from regard.tasks.losses import balanced_weights
+from regard.tasks.metrics import negative_log_likelihood
 from regard.tasks.predictions import PredictedLabels, Predictions
 from regard.tasks.text_model import PreprocessedTexts, label_probabilities
 from regard.training.evaluation import ModelEvaluator, Samples
@@ -59,7 +60,7 @@ class TextClassificationExperiment(
         """Encode texts and their labels."""
         targets = examples.label_ids(self.labels)
         rows = self.preprocessor.encode(examples.texts)
-        self.report_truncation(rows, split)
+        self.report_truncation(self.preprocessor.report_truncation(rows), split)
         return LabelledSplit(examples, rows, targets=targets)
 
     def build_objective(self) -> Objective:
@@ -158,10 +159,9 @@ class TextClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
     def predict_labels(self, split: TextLabelledSplit) -> PredictedLabels:
         """Predict the labels of a split."""
         probabilities = label_probabilities(self.model, split.rows)
-        target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)
         return PredictedLabels(
             predictions=probabilities.argmax(1),
             references=split.targets,
             labels=self.labels,
-            loss=float(-np.log(np.maximum(target_probabilities, 1e-12)).mean()),
+            loss=negative_log_likelihood(probabilities, split.targets),
         )
