@@ -269,6 +269,10 @@ def _labelled_preset(family: str) -> Any:
 class ClassifyRun(LabelledRun):
     """A text classifier."""
 
+    architecture_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **LabelledRun.architecture_settings,
+        **dict.fromkeys(LABEL_COLUMNS, ("transformer", "pretrained")),
+    }
     excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE, *ENCODER_OF_THE_DATA, SPAN_HEAD)
     preset_sizes: ClassVar[tuple[str, ...]] = (
         *EncoderRun.preset_sizes,

@@ -93,6 +93,19 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
         assert task["features"]["weights"] != [1 / 3] * 3
 
 
+def test_it_is_compared_with_a_bag_of_words_model(data: Path, tmp_path: Path) -> None:
+    listener = Listener()
+    settings = {"training.steps": 2, "fine_tuning.test": str(data)}
+    report = train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
+    assert report.metrics["test_baseline"] == 100
+    gain = report.metrics["test_accuracy"] - 100
+    assert report.metrics["test_gain"] == pytest.approx(gain)
+    notes = [note["text"] for note in listener.of("note")]
+    assert any("baseline (bag of words) accuracy 100.00; reading in context" in note for note in notes)
+    without = train_run(config(data, **settings, **{"fine_tuning.baseline": False}), tmp_path / "without")
+    assert "test_baseline" not in without.metrics
+
+
 def test_features_are_frozen_and_copied_to_the_run_directory(data: Path, elmo: Path, tmp_path: Path) -> None:
     before = load_text_model(elmo, ElmoConfig, "elmo")
     train_run(config(data, **{"training.steps": 3, "fine_tuning.features": str(elmo)}), tmp_path / "run")
