@@ -41,7 +41,6 @@ HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
 # Defaults of a model that is trained from scratch.
 FRESH_SIZES = ((20_000, "tiny"), (1_000_000, "small"))  # tokens below which a preset is chosen
-FRESH_EPOCHS = 10.0
 FRESH_RATE_SCALE = 0.128  # over the hidden size
 MAX_FRESH_RATE = 2e-3
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
@@ -54,6 +53,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
     config: EncoderRun
     head: str
     problem_type = ""  # of classification
+    fresh_epochs = 10.0  # by default, of a model that is trained from scratch
 
     # set by `prepare`
     start: EncoderStart
@@ -161,7 +161,7 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
         settings = super().choose_training_settings()
         if self.config.architecture == "transformer":
             return settings | {
-                "epochs": FRESH_EPOCHS,
+                "epochs": self.fresh_epochs,
                 "base_learning_rate": min(MAX_FRESH_RATE, FRESH_RATE_SCALE / self.hidden_size),
             }
         if self.config.fine_tuning.freeze_encoder:

@@ -240,6 +240,7 @@ class StoryTransformerExperiment(
     head = "label"
     problem_type = "single_label_classification"
     has_pairs = True
+    fresh_epochs = StorySequenceExperiment.default_epochs
 
     def prepare_encoding(self, train: StoryQuestions) -> None:
         """Build the vocabulary and the model."""
