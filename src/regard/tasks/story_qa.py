@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from regard.data.babi import StoryQuestions, story_words
 from regard.errors import CheckpointError, DataError, nearest
 
+UNKNOWN_ANSWER = -1  # target of a question whose answer the model cannot give
+
 
 @dataclass(frozen=True)
 class StoryVocabulary:

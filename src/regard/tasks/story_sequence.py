@@ -24,7 +24,13 @@ from regard.data.babi import StoryQuestion, StoryQuestions, story_words
 from regard.errors import DataError
 from regard.tasks.calibration import softmax_probabilities
 from regard.tasks.metrics import negative_log_likelihood
-from regard.tasks.story_qa import StoryPrediction, StoryReferences, StoryVocabulary, refuse_unknown_answers
+from regard.tasks.story_qa import (
+    UNKNOWN_ANSWER,
+    StoryPrediction,
+    StoryReferences,
+    StoryVocabulary,
+    refuse_unknown_answers,
+)
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.tasks.windows import EncodedTexts
 from regard.text.special_tokens import SpecialTokens
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
 
 SENTENCE_END = "."
 QUESTION_END = "?"
-UNKNOWN_ANSWER = -1  # label of an answer that the model cannot give
 RowsT = TypeVar("RowsT", EncodedTexts, PreprocessedTexts)
 BatchT = TypeVar("BatchT")
 Indices = NDArray[np.int64]
