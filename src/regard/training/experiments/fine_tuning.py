@@ -29,6 +29,7 @@ from regard.training.experiments.base import Notify, choose_preset, stack_sizes,
 from regard.training.experiments.encoder_start import EncoderStart
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
+from regard.training.trainable import check_adapter_fits
 from regard.training.vocabulary import EMBEDDINGS, load_or_train_tokenizer
 
 # Defaults where the user sets none.
@@ -149,8 +150,11 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
 
     def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
+        config = self.config
         labels = self.labels if self.labels else None
-        return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
+        source = load_encoder(config.pretrained, head=self.head, labels=labels, seed=config.training.seed)
+        check_adapter_fits(config.lora, config.pretrained, source.hf_config)
+        return source
 
     def training_texts(self, train: Any) -> list[str]:
         """Texts of the training examples, which a tokenizer is trained on or its vocabulary extended by."""
