@@ -106,16 +106,15 @@ class FineTuningExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", 
             largest="base",
             where=f"with --arch transformer for {self.name}",
         )
-        max_length = config.data.max_length
         settings = {
             "head": self.head,
             "num_labels": len(self.labels) if self.head in LABELLED_HEADS else 0,
-            "max_positions": max(config.transformer.max_positions, max_length),
+            "max_positions": config.max_positions,
         }
         return EncoderStart.from_scratch(
             config.transformer.override(settings | ({} if preset is None else stack_sizes(preset))),
             tokenizer,
-            max_length=max_length,
+            max_length=config.data.max_length,
             reason=reason,
             seed=config.training.seed,
         )
