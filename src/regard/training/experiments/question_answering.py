@@ -97,7 +97,13 @@ class QuestionAnsweringExperiment(FineTuningExperiment[QuestionSplit]):
     def encode(self, examples: SquadExamples, split: str) -> QuestionSplit:
         """Encode questions with windows of their passages."""
         questions = [(example.question, example.passage) for example in examples.examples]
-        rows = encode_questions(self.special_tokens, questions, self.max_length, self.config.passages.window_overlap)
+        rows = encode_questions(
+            self.special_tokens,
+            questions,
+            self.max_length,
+            self.config.passages.window_overlap,
+            is_causal=self.model_config.causal,
+        )
         self.report_truncation(rows.truncation, split)
         return QuestionSplit(examples, rows)
 
