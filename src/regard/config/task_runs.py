@@ -94,6 +94,7 @@ class TranslateRun(BatchRun):
     """A translation model."""
 
     excluded: ClassVar[tuple[str, ...]] = (*TEXT_COLUMNS, *LABEL_COLUMNS)
+    model_settings: ClassVar[tuple[str, ...]] = ("preset", "model.", "seq2seq.")
     descriptions: ClassVar[Mapping[str, str]] = {
         "training.batch_tokens": "Tokens per batch on the longer side, source or target, without padding; auto: by the "
         "size of the data.",
@@ -207,6 +208,7 @@ class EncoderRun(FineTunedRun):
         "trainable.layer_lr_decay": ("pretrained",),
         "fine_tuning.lm_weight": ("pretrained", "transformer"),
         **dict.fromkeys(FEATURES, ("rnn",)),
+        "fine_tuning.feature_cache_mb": ("rnn", "pretrained"),
         "rnn_": ("rnn",),
         "transformer.": ("transformer",),
         **dict.fromkeys(("preset", *TRAINED_TOKENIZER), ("rnn", "transformer")),
