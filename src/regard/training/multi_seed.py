@@ -1,6 +1,7 @@
 """One run for each of several seeds, and the best run's model: to measure the spread of metrics, or as restarts.
 
 RUN/seeds/N/    run directory of seed N
+RUN/features/   model of the frozen features that all seeds read, if there are any
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any, Protocol
 from regard.checkpoint import atomic
 from regard.checkpoint.feature_dir import FEATURES, copy_features
 from regard.checkpoint.locate import TASK_FILE
+from regard.checkpoint.model_files import folder_digest
 from regard.config.runs import RunConfig
 from regard.config.task_runs import FineTunedRun
 from regard.errors import UsageError
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
-from regard.tasks.feature_models import load_frozen_features
+from regard.tasks.feature_models import find_feature_loader
 from regard.training.listeners import Listener, notify
 from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
 from regard.training.verdict import Verdict
@@ -96,7 +98,16 @@ class MultiSeedProcedure:
         read = resolve(TASKS[config.task].read_examples)
         self.digests = {split: read(files, config.data.read).digest for split, files in splits.items() if files}
         if config.fine_tuning.features:
-            self.digests["features"] = load_frozen_features(config.fine_tuning.features).digest
+            self.digests["features"] = self._copy_features()
+
+    def _copy_features(self) -> str:
+        """Copy the model of the features into a new run, where all seeds read it; return the digest of the copy."""
+        source = self.config.fine_tuning.features
+        folder = self.context.directory.path
+        if not self.context.directory.read_run():
+            find_feature_loader(source)  # refuses other folders before anything is copied
+            copy_features(source, folder)
+        return folder_digest(folder / FEATURES)
 
     def resolve_settings(self) -> dict[str, Any]:
         """List the seeds; the run of each seed resolves its own settings."""
@@ -115,7 +126,13 @@ class MultiSeedProcedure:
         for seed in self.seeds:
             self.context.notify(self.describe_run(seed))
             minutes = self.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
-            overrides = {"training.seed": seed, self.count_setting: 1, "training.minutes": minutes}
+            overrides: dict[str, Any] = {
+                "training.seed": seed,
+                self.count_setting: 1,
+                "training.minutes": minutes,
+            }
+            if self.config.fine_tuning.features:
+                overrides["fine_tuning.features"] = str(self.context.directory.path / FEATURES)
             config = self.config.override(overrides)
             started = self.context.start_time if seed == self.seeds[0] else None
             run = self.train_seed(config, self._folder(seed), listeners=listeners, started=started)
@@ -160,8 +177,6 @@ class MultiSeedProcedure:
         """Publish the model of one seed as the run's model, with these entries of its task.json."""
         source = self._folder(seed)
         folder = self.context.directory.path
-        if (source / FEATURES).exists():
-            copy_features(source / FEATURES, folder)
         path = atomic.published_path(source)
         atomic.verify_folder(path)
         contents: dict[str, atomic.Content] = {name: (path / name).read_bytes() for name in atomic.read_manifest(path)}

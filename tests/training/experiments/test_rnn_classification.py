@@ -189,6 +189,26 @@ def test_seeds_resume_where_they_stopped(data: Path, tmp_path: Path, monkeypatch
     assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
 
 
+def test_seeds_resume_although_the_folder_of_their_features_is_gone(
+    data: Path, elmo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"training.steps": 6, "fine_tuning.seeds": 2, "fine_tuning.features": str(elmo)}
+    uninterrupted = train_run(config(data, **settings), tmp_path / "uninterrupted")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TextClassificationObjective, "loss", _interrupt)
+        train_run(config(data, **settings), tmp_path / "killed")
+    assert not (tmp_path / "killed/seeds/2").exists()
+    shutil.rmtree(elmo)
+    report = train_run(config(data, **settings), tmp_path / "killed")
+    assert report.metrics == uninterrupted.metrics
+    assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
+    assert load_classifier(tmp_path / "killed", threads=1)("a big apple") in ("fruit", "beast")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_mean_and_deviation_are_those_of_a_sample() -> None:
     assert mean_and_std([{"a": 1.0}, {"a": 2.0}, {"a": 6.0}]) == {"a": 3.0, "a_deviation": pytest.approx(7**0.5)}
     assert mean_and_std([{"a": 1.0}]) == {"a": 1.0, "a_deviation": 0.0}
@@ -237,9 +257,11 @@ def test_wrong_data_and_settings_are_refused(
 
 def test_a_folder_without_features_is_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 1}), tmp_path / "plain")
-    with pytest.raises(CheckpointError, match="whose layers are not features: ELMo, a BERT-style encoder"):
-        train_run(config(data, **{"fine_tuning.features": str(tmp_path / "plain")}), tmp_path / "run")
-    assert not (tmp_path / "run/features").exists()
+    for seeds in (1, 2):
+        settings = {"fine_tuning.features": str(tmp_path / "plain"), "fine_tuning.seeds": seeds}
+        with pytest.raises(CheckpointError, match="plain: .* whose layers are not features: ELMo, a BERT-style"):
+            train_run(config(data, **settings), tmp_path / "run")
+        assert not (tmp_path / "run/features").exists()
 
 
 def test_other_features_than_those_of_training_are_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
