@@ -136,6 +136,9 @@ RNN = {"architecture": "rnn"}
 WITHOUT_TIME = {"memory_network.time_encoding": "none"}
 SEQUENCES_ONLY = "means nothing to --arch memory-network: it is for --arch rnn or transformer"
 PRETRAINED_ENCODER = {"pretrained": "a/bert"}
+MAX_POSITIONS = "transformer.max_positions"
+VOCABULARY = r"\(500\) is for a new vocabulary, and --from a/bert has its own: .* add --extend-vocabulary"
+FROM_SCRATCH = "is for a model from scratch, and --from a/bert is one with its own settings"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +156,21 @@ PRETRAINED_ENCODER = {"pretrained": "a/bert"}
         ("classify", {**TRANSFORMER, "lora.rank": 2}, "add --from MODEL"),
         ("classify", {**TRANSFORMER, "transformer.hidden_size": 64}, "is a size that the preset gives: add --preset"),
         ("classify", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch rnn or transformer"),
+        ("answer", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch transformer$"),
+        ("classify", {"data.read.pair": "2"}, r"pair \(2\) means nothing to --arch rnn: .* transformer or pretrained"),
+        ("classify", {"data.read.label_separator": ";"}, r"separator \(;\) means nothing to --arch rnn"),
+        ("classify", {**TRANSFORMER, "fine_tuning.feature_cache_mb": 7}, "it is for --arch rnn or pretrained"),
+        ("classify", {**TRANSFORMER, MAX_POSITIONS: 255}, r"less than the tokens of a row: .* --max-length \(256\)"),
+        ("classify", {**TRANSFORMER, MAX_POSITIONS: 257}, r"beyond them would stay random: raise --max-length \(256\)"),
+        ("classify", {**PRETRAINED_ENCODER, "tokenizer.vocab_size": 500}, VOCABULARY),
+        ("translate", {**PRETRAINED_ENCODER, "tokenizer.vocab_size": 500}, VOCABULARY),
+        ("masked-lm", {**PRETRAINED_ENCODER, "tokenizer.vocab_size": 500}, VOCABULARY),
+        ("translate", {**PRETRAINED_ENCODER, "preset": "tiny"}, FROM_SCRATCH),
+        ("translate", {**PRETRAINED_ENCODER, "seq2seq.cell": "gru"}, FROM_SCRATCH),
+        ("causal-lm", {**PRETRAINED_ENCODER, "preset": "small"}, FROM_SCRATCH),
+        ("causal-lm", {**PRETRAINED_ENCODER, "gpt.dropout": 0.0}, FROM_SCRATCH),
+        ("masked-lm", {**PRETRAINED_ENCODER, "bert.causal": True}, FROM_SCRATCH),
+        ("elmo", {**PRETRAINED_ENCODER, "elmo.dropout": 0.3}, FROM_SCRATCH),
         ("tag", {**PRETRAINED_ENCODER, "tokenizer.kind": "words"}, "it is for --arch rnn or transformer"),
         ("answer", {**PRETRAINED_ENCODER, "preset": "tiny"}, "it is for --arch transformer$"),
         ("classify", {**TRANSFORMER, "fine_tuning.lm_weight": 0.5}, r"--lm-weight \(0.5\) is for .*: add --causal, or"),
@@ -200,6 +218,14 @@ def test_settings_that_mean_nothing_to_an_architecture_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         build_run(task, settings)
+
+
+def test_settings_of_new_vocabularies_and_of_more_positions_are_accepted() -> None:
+    vocabulary = {**PRETRAINED_ENCODER, "tokenizer.vocab_size": 500}
+    build_run("classify", {**vocabulary, "tokenizer.extend": "texts"})
+    build_run("masked-lm", {**vocabulary, "masking.new_vocabulary": True})
+    build_run("classify", {**TRANSFORMER, MAX_POSITIONS: 400, "data.max_length": 400})
+    build_run("classify", {**TRANSFORMER, MAX_POSITIONS: 400, "transformer.positions": "rotary"})
 
 
 def test_a_story_run_is_a_memory_network_with_restarts_in_parallel_unless_it_names_another_architecture() -> None:

@@ -12,6 +12,8 @@ from regard.data.babi import (
     StoryQuestion,
     StoryQuestions,
     check_same_language,
+    held_out_questions,
+    hold_out_stories,
     normalize_answer,
     read_stories,
     read_story,
@@ -156,6 +158,25 @@ def test_two_versions_of_a_task_are_refused() -> None:
         check_same_language(
             StoryQuestions.from_questions([question("qa1", "she went to the far kitchen", "en/qa1_train.txt:1"), hindi])
         )
+
+
+def test_stories_are_held_out_whole_and_the_same_ones_for_every_run(tmp_path: Path) -> None:
+    lines = []
+    for number in range(30):
+        for line in range(1, 6):
+            lines.append(f"{2 * line - 1} Mary{number} went to the room{line}.")
+            lines.append(f"{2 * line} Where is Mary{number}?\troom{line}\t{2 * line - 1}")
+    stories = read_stories([write(tmp_path, "".join(f"{line}\n" for line in lines))])
+    train, held_out = hold_out_stories(stories, 0.1)
+    assert (len(train), len(held_out)) == (135, 15)
+    first_sentences = [{question.sentences[0] for question in part.questions} for part in (train, held_out)]
+    assert [*map(len, first_sentences)] == [27, 3]
+    assert not first_sentences[0] & first_sentences[1]
+    assert hold_out_stories(stories, 0.1)[1] == held_out
+    assert held_out_questions(stories, 0.1).sum() == 15
+    assert hold_out_stories(stories, 0) == hold_out_stories(stories, 0.03) == (stories, stories)
+    same = read_stories([write(tmp_path, "1 Mary slept.\n2 Who slept?\tMary\t1\n" * 20)])
+    assert held_out_questions(same, 0.1).sum() == 2
 
 
 def test_names_words_and_answers_are_normalized() -> None:

@@ -136,13 +136,15 @@ def test_answers_between_tokens_are_found_without_their_white_space_or_listed() 
         SquadExample("who", passage, ((7, "  "),)),
         SquadExample("who", passage),
     ]
-    rows = encode_questions(special_tokens, [("Ada", passage)] * 4, 20, 4)
+    rows = encode_questions(special_tokens, [("Ada", passage)] * 4, 20, 4, is_causal=False)
     targets = span_targets(rows, examples)
     alan = rows.passage_starts[0] + [passage[start:stop].strip() for start, stop in rows.spans[0]].index("Alan")
     assert targets.tolist() == [[alan, alan], [alan, alan], [0, 0], [0, 0]]
     assert questions_without_target(rows, targets, examples) == [2]
     rest = rows.select_rows([0, 3])
     assert (len(rest), rest.text_indices, len(rest.lengths)) == (2, [0, 3], 2)
+    last_tokens = encode_questions(special_tokens, [("Ada", passage)], 20, 4, is_causal=True)
+    assert last_tokens.no_answer_positions == [len(last_tokens.rows[0]) - 1] != rows.no_answer_positions[:1]
 
 
 def test_the_threshold_for_no_answer_is_the_best() -> None:

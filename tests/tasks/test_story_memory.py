@@ -12,13 +12,12 @@ from regard.data.babi import StoryQuestion, StoryQuestions
 from regard.errors import DataError
 from regard.models.memory_network import MemoryNetwork
 from regard.tasks.story_memory import (
-    UNKNOWN_ANSWER,
     encode_stories,
     evaluate_restarts,
     predict_answers,
     resolve_sizes,
 )
-from regard.tasks.story_qa import StoryVocabulary
+from regard.tasks.story_qa import UNKNOWN_ANSWER, StoryVocabulary
 
 STORY = ("Mary went home.", "John slept.", "Mary got the milk there.")
 STORIES = StoryQuestions.from_questions(

@@ -15,7 +15,8 @@ from regard.models.base import initialize_weights
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
 from regard.tasks.calibration import softmax_probabilities
-from regard.tasks.story_sequence import UNKNOWN_ANSWER, StoryEncoder, story_tokens
+from regard.tasks.story_qa import UNKNOWN_ANSWER
+from regard.tasks.story_sequence import StoryEncoder, story_tokens
 from regard.text.train import build_word_tokenizer
 
 STORY = ("Mary went home.", "John slept.", "Mary got the milk there.")

@@ -183,5 +183,6 @@ def test_an_adapter_of_a_gpt2_with_scaled_scores_is_refused(bases: Path, tmp_pat
     (tmp_path / "scaled/tokenizer.json").write_bytes((tmp_path / "base/tokenizer.json").read_bytes())
     lora = {"pretrained": str(tmp_path / "scaled"), "lora.rank": 2}
     train_run(lora_run(bases, tmp_path, "causal-lm", **lora), tmp_path / "merged")
-    with pytest.raises(ConfigError, match="scales the attention scores of each layer .* leave out --lora.keep_adapter"):
-        train_run(lora_run(bases, tmp_path, "causal-lm", **lora, **{"lora.keep_adapter": True}), tmp_path / "run")
+    for task in ("causal-lm", "classify", "tag", "answer"):
+        with pytest.raises(ConfigError, match="scaled scales the attention scores .* leave out --lora.keep_adapter"):
+            train_run(lora_run(bases, tmp_path, task, **lora, **{"lora.keep_adapter": True}), tmp_path / "run")

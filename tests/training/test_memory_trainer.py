@@ -11,7 +11,7 @@ import torch
 
 from regard.config.rnn_models import MemoryNetworkConfig
 from regard.config.training import StoryTrainingConfig
-from regard.data.babi import StoryQuestion, StoryQuestions
+from regard.data.babi import StoryQuestion, StoryQuestions, held_out_questions
 from regard.errors import CheckpointError, DataError, TrainingError
 from regard.models.memory_network import MemoryNetwork
 from regard.tasks.story_memory import encode_stories, evaluate_restarts, predict_answers, resolve_sizes
@@ -51,7 +51,8 @@ def build_small_trainer(config: StoryTrainingConfig = QUICK, **overrides: object
     model_config = resolve_sizes(model_config, stories, vocabulary)
     model = MemoryNetwork(model_config, config.restarts)
     model.initialize(config.seed)
-    return MemoryNetworkTrainer(model, encode_stories(stories, vocabulary, model_config), config)
+    is_held_out = held_out_questions(stories, config.validation_share)
+    return MemoryNetworkTrainer(model, encode_stories(stories, vocabulary, model_config), config, is_held_out)
 
 
 def test_one_fact_stories_are_learned_and_the_fact_is_attended_to() -> None:

@@ -56,7 +56,10 @@ def write_data(folder: Path) -> Path:
 
 
 def config(data: Path, **changes: object) -> TranslateRun:
-    return TranslateRun().override({**SMALL, "data.train": (str(data),), **changes})
+    settings = {**SMALL, "data.train": (str(data),), **changes}
+    if "pretrained" in settings:
+        settings = {name: value for name, value in settings.items() if not name.startswith(("model.", "preset"))}
+    return TranslateRun().override(settings)
 
 
 def have_same_weights(first: Path, second: Path) -> bool:

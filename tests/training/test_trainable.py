@@ -134,16 +134,15 @@ def test_a_run_does_not_resume_from_other_frozen_weights(tmp_path: Path, monkeyp
     settings = {**COMMON, "data.train": (str(pairs),), "tokenizer.kind": "characters", "training.steps": 2}
 
     def train(name: str, **changes: object) -> None:
-        config = build_run("translate", {**settings, "preset": "micro", **changes})
-        train_run(config, tmp_path / name)
+        train_run(build_run("translate", {**settings, **changes}), tmp_path / name)
 
-    train("base")
+    train("base", preset="micro")
     lora = {"pretrained": str(tmp_path / "base"), "lora.rank": 2}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Optimizer, "update", interrupt)
         train("adapted", **lora)
     shutil.rmtree(tmp_path / "base")
-    train("base", **{"training.seed": 2})
+    train("base", preset="micro", **{"training.seed": 2})
     with pytest.raises(UsageError, match="the data changed"):
         train("adapted", **lora)
 

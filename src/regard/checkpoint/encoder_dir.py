@@ -141,7 +141,6 @@ def _read_encoder(path: Path, request: _EncoderRequest) -> EncoderSource:
         hf_config=hf_config,
         metadata=metadata,
         report=report,
-        weight_files=tuple(sorted({entry.file for entry in entries.values()})),
     )
 
 

@@ -6,56 +6,24 @@ its `task.json` and model card. Free of torch.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from regard.checkpoint import atomic, weights
-from regard.checkpoint.hf import sentencepiece
 from regard.checkpoint.hub import resolve_model
-from regard.checkpoint.locate import CARD, CONFIG, TASK_FILE, resolve_model_path
-from regard.checkpoint.model_dir import read_tensor_entries
-from regard.checkpoint.tokenizer_files import (
-    BPE_MERGES,
-    BPE_VOCAB,
-    TARGET_TOKENIZER,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    WORDPIECE_VOCAB,
-)
+from regard.checkpoint.locate import CARD, TASK_FILE, resolve_model_path
+from regard.checkpoint.model_files import model_files, present_files
 
 FEATURES = "features"
 DEFAULT_LAYERS = "mix"  # of folders that do not name their layers
-_TOKENIZER_FILES = dict.fromkeys(
-    (TOKENIZER, TARGET_TOKENIZER, TOKENIZER_CONFIG, WORDPIECE_VOCAB, BPE_VOCAB, BPE_MERGES, *sentencepiece.FILES)
-)
 
 
 def copy_features(source: str | Path, folder: str | Path) -> None:
     """Copy the model of the features into the folder of a classifier or tagger, which can be moved as a whole then."""
     path = resolve_model_path(resolve_model(source))
-    names = (*_model_files(path), *_present(path, (weights.INDEX, TASK_FILE, CARD)))
+    names = (*model_files(path), *present_files(path, (weights.INDEX, TASK_FILE, CARD)))
     atomic.write_folder(Path(folder) / FEATURES, {name: (path / name).read_bytes() for name in names})
-
-
-def features_digest(folder: str | Path) -> str:
-    """SHA-256 of everything that features depend on: config, weights and tokenizers."""
-    path = resolve_model_path(resolve_model(folder))
-    digest = hashlib.sha256()
-    for name in _model_files(path):
-        with open(path / name, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _model_files(path: Path) -> list[str]:
-    weight_files = sorted({entry.file.name for entry in read_tensor_entries(path).values()})
-    return [CONFIG, *weight_files, *_present(path, _TOKENIZER_FILES)]
-
-
-def _present(path: Path, names: Mapping[str, Any] | tuple[str, ...]) -> list[str]:
-    return [name for name in names if (path / name).exists()]
 
 
 def describe_features(features: Mapping[str, Any]) -> str:

@@ -12,7 +12,6 @@ MANIFEST.json          size and digest of each file
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from regard.checkpoint.model_dir import (
     publish_model,
     read_tensor_entries,
 )
+from regard.checkpoint.model_files import folder_digest
 from regard.checkpoint.model_types import native_family, native_type
 from regard.checkpoint.tokenizer_files import TOKENIZER, check_vocabulary, read_tokenizer
 from regard.checkpoint.unused_weights import check_unused_weights
@@ -201,18 +201,9 @@ def _read_text_model(path: Path, config_type: type[TextConfig], task: str) -> Lo
         model_weights,
         tokenizer=tokenizer,
         metadata=metadata,
-        digest=_digest(path),
+        digest=folder_digest(path),
         path=path,
     )
-
-
-def _digest(path: Path) -> str:
-    """SHA-256 of everything that predictions depend on: config, weights and tokenizer."""
-    digest = hashlib.sha256()
-    for name in (CONFIG, weights.FILE, TOKENIZER):
-        with open(path / name, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

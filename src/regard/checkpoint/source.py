@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from regard.checkpoint.atomic import digest_file
 from regard.checkpoint.weights import Arrays, WeightReport, to_tensors
 from regard.config.inference import DecodingConfig
 from regard.config.models import BertConfig, GptConfig
@@ -68,16 +65,6 @@ class EncoderSource(ModelSource[BertConfig]):
     problem_type: str  # single_label_classification, …; empty where the folder does not say
     max_length: int  # tokens of a sequence with its special tokens
     model_type: str  # in config.json
-    weight_files: tuple[Path, ...] = ()
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of everything that predictions depend on: config, weights and tokenizer."""
-        digest = hashlib.sha256((self.path / "config.json").read_bytes())
-        for file in self.weight_files:
-            digest.update(bytes.fromhex(digest_file(file)))
-        digest.update(self.tokenizer.digest.encode())
-        return digest.hexdigest()
 
     def model(self) -> Bert:
         """Build the model with a copy of these weights."""

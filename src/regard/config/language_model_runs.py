@@ -52,12 +52,18 @@ class MaskedLMRun(LanguageModelRun):
 
     excluded: ClassVar[tuple[str, ...]] = (*TEXT_ONLY, "bert.pooling", "bert.pooler")  # of label heads alone
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"bert.{name}" for name in STACK_SIZES)
+    model_settings: ClassVar[tuple[str, ...]] = ("preset", "bert.")
 
     task: str = knob("masked-lm", "Task to train.", choices=("masked-lm",))
     preset: str = preset_knob({"bert": layers_and_sizes(BERT_PRESETS)})
     tokenizer: TokenizerConfig = knob(_lower_case_wordpiece, "Tokenizer.")
     bert: BertConfig = knob(BertConfig, "Encoder; the preset sets its sizes unless it is custom.")
     masking: MaskingConfig = knob(MaskingConfig, "Masked language modelling.")
+
+    @property
+    def is_tokenizer_trained(self) -> bool:
+        """Whether the run trains a tokenizer, or the subwords that extend one."""
+        return super().is_tokenizer_trained or self.masking.new_vocabulary
 
     def check(self) -> None:
         super().check()
@@ -75,6 +81,7 @@ class CausalLMRun(LanguageModelRun):
     """A causal language model."""
 
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"gpt.{name}" for name in STACK_SIZES)
+    model_settings: ClassVar[tuple[str, ...]] = ("preset", "gpt.")
     descriptions: ClassVar[Mapping[str, str]] = {
         "documents.document_boundary": "What one document is; a boundary token follows each. Documents are held out "
         "whole, except files, whose ends are held out; auto: file.",
@@ -94,6 +101,7 @@ class ElmoRun(LanguageModelRun):
         *("elmo.vocab_size", "elmo.boundary_id"),  # the tokenizer decides them
     )
     preset_sizes: ClassVar[tuple[str, ...]] = ("elmo.hidden_size",)
+    model_settings: ClassVar[tuple[str, ...]] = ("preset", "elmo.")
 
     task: str = knob("elmo", "Task to train.", choices=("elmo",))
     preset: str = preset_knob(

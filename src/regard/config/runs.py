@@ -113,6 +113,7 @@ class BatchRun(RunConfig):
     """A run that trains in batches of tokens, possibly from pretrained weights."""
 
     preset_sizes: ClassVar[tuple[str, ...]] = ()  # settings that a preset decides
+    model_settings: ClassVar[tuple[str, ...]] = ()  # prefixes of settings that a pretrained model decides
 
     pretrained: str = knob(
         "", "Pretrained model that training starts from: a run, a model folder, or a name on the hub.", metavar="MODEL"
@@ -133,6 +134,11 @@ class BatchRun(RunConfig):
         """Models that the run starts from or reads, by the name of their digest."""
         return {"start": self.pretrained} if self.pretrained else {}
 
+    @property
+    def is_tokenizer_trained(self) -> bool:
+        """Whether the run trains a tokenizer, or the subwords that extend one."""
+        return not self.pretrained or bool(self.tokenizer.extend)
+
     def check(self) -> None:
         if self.lora.rank:
             self._check_lora()
@@ -140,8 +146,19 @@ class BatchRun(RunConfig):
             self._check_extension()
         super().check()
         for path, value in self.changed_settings().items():
+            if self.pretrained and path.startswith(self.model_settings):
+                raise ConfigError(
+                    f"{path} ({value}) is for a model from scratch, and --from {self.pretrained} is one with its own "
+                    "settings: leave out one of the two"
+                )
             if path in self.preset_sizes and self.preset != "custom":
                 raise ConfigError(f"{path} ({value}) is a size that the preset gives: add --preset custom")
+        if self.tokenizer.vocab_size and not self.is_tokenizer_trained:
+            alternative = "" if "tokenizer.extend" in self.excluded else ", or add --extend-vocabulary"
+            raise ConfigError(
+                f"tokenizer.vocab_size ({self.tokenizer.vocab_size}) is for a new vocabulary, and --from "
+                f"{self.pretrained} has its own: leave it out{alternative}"
+            )
 
     def _check_lora(self) -> None:
         if not self.pretrained:

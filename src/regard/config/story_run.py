@@ -77,6 +77,7 @@ class StoryQARun(EncoderRun):
         *(f"rnn_classifier.encoder.{name}" for name in ("num_feature_layers", "feature_size")),
     )
     descriptions: ClassVar[Mapping[str, str]] = {
+        **EncoderRun.descriptions,
         "data.max_length": "Maximum tokens of story and question with --arch rnn or transformer, special tokens "
         "included; of a longer story the first sentences are left out and counted.",
         "fine_tuning.test": "Test file of stories, scored at the end.",

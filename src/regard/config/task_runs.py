@@ -64,6 +64,7 @@ ENCODER_OF_THE_DATA = tuple(  # what data and task decide
     f"transformer.{name}" for name in ("vocab_size", "pad_id", "head", "num_labels", "tie_embeddings")
 )
 SPAN_HEAD = "transformer.span_feed_forward"
+MAX_POSITIONS = "transformer.max_positions"
 LABEL_HEAD = tuple(f"transformer.{name}" for name in ("pooling", "pooler", "pooler_activation", "pooler_dropout"))
 
 
@@ -93,6 +94,7 @@ class TranslateRun(BatchRun):
     """A translation model."""
 
     excluded: ClassVar[tuple[str, ...]] = (*TEXT_COLUMNS, *LABEL_COLUMNS)
+    model_settings: ClassVar[tuple[str, ...]] = ("preset", "model.", "seq2seq.")
     descriptions: ClassVar[Mapping[str, str]] = {
         "training.batch_tokens": "Tokens per batch on the longer side, source or target, without padding; auto: by the "
         "size of the data.",
@@ -212,9 +214,13 @@ class EncoderRun(FineTunedRun):
         "trainable.layer_lr_decay": ("pretrained",),
         "fine_tuning.lm_weight": ("pretrained", "transformer"),
         **dict.fromkeys(FEATURES, ("rnn",)),
+        "fine_tuning.feature_cache_mb": ("rnn", "pretrained"),
         "rnn_": ("rnn",),
         "transformer.": ("transformer",),
         **dict.fromkeys(("preset", *TRAINED_TOKENIZER), ("rnn", "transformer")),
+    }
+    descriptions: ClassVar[Mapping[str, str]] = {
+        MAX_POSITIONS: "Longest sequence that the model accepts, in tokens; the default stands for --max-length.",
     }
     preset_sizes: ClassVar[tuple[str, ...]] = tuple(f"transformer.{name}" for name in STACK_SIZES)
 
@@ -244,6 +250,11 @@ class EncoderRun(FineTunedRun):
         architecture = cls.choose_architecture({**(recipe or {}), **settings})
         return super().build({"architecture": architecture, **settings}, recipe, where=where)
 
+    @property
+    def max_positions(self) -> int:
+        """Positions of a Transformer from scratch: as many as a row has tokens, unless the run sets more."""
+        return int(self.changed_settings().get(MAX_POSITIONS, self.data.max_length))
+
     def check(self) -> None:
         super().check()
         if (self.architecture == "pretrained") != bool(self.pretrained):
@@ -254,6 +265,21 @@ class EncoderRun(FineTunedRun):
         if self.fine_tuning.lm_weight and self.architecture == "transformer":
             self._check_language_model()
         self.transformer.check_pooling()
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        max_length = self.data.max_length
+        if self.max_positions < max_length:
+            raise ConfigError(
+                f"{MAX_POSITIONS} ({self.max_positions}) is less than the tokens of a row: raise it, or lower "
+                f"--max-length ({max_length})"
+            )
+        if self.max_positions > max_length and self.transformer.positions == "learned":
+            raise ConfigError(
+                f"{MAX_POSITIONS} ({self.max_positions}) exceeds the tokens of a row, and learned positions beyond "
+                f"them would stay random: raise --max-length ({max_length}), leave it out, or set "
+                "transformer.positions to another kind"
+            )
 
     def _check_language_model(self) -> None:
         option = f"--lm-weight ({self.fine_tuning.lm_weight:g})"
@@ -289,6 +315,10 @@ def _labelled_preset(family: str) -> Any:
 class ClassifyRun(LabelledRun):
     """A text classifier."""
 
+    architecture_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **LabelledRun.architecture_settings,
+        **dict.fromkeys(LABEL_COLUMNS, ("transformer", "pretrained")),
+    }
     excluded: ClassVar[tuple[str, ...]] = (*PAIR_COLUMNS, *ONE_LANGUAGE, *ENCODER_OF_THE_DATA, SPAN_HEAD)
     preset_sizes: ClassVar[tuple[str, ...]] = (
         *EncoderRun.preset_sizes,
@@ -315,6 +345,7 @@ class TagRun(LabelledRun):
         *(*ENCODER_OF_THE_DATA, *LABEL_HEAD, SPAN_HEAD),
     )
     descriptions: ClassVar[Mapping[str, str]] = {
+        **EncoderRun.descriptions,
         "fine_tuning.test": "Test file in CoNLL columns, scored at the end; with --seeds, once per seed.",
     }
     preset_sizes: ClassVar[tuple[str, ...]] = (
@@ -346,6 +377,7 @@ class AnswerRun(EncoderRun):
         *(*FEATURES, "fine_tuning.class_weights", *ENCODER_OF_THE_DATA, *LABEL_HEAD),
     )
     descriptions: ClassVar[Mapping[str, str]] = {
+        **EncoderRun.descriptions,
         "data.max_length": "Maximum tokens of question and passage, special tokens included; a longer passage is cut "
         "into windows.",
         "fine_tuning.test": "Test file in SQuAD format, scored at the end; with --seeds, once per seed.",

@@ -310,8 +310,8 @@ class StoryTrainingConfig(TrainingConfig):
     )
     validation_share: float = knob(
         0.1,
-        "Fraction of the training questions held out: to validate where there are no validation files, and to end the "
-        "linear start of a memory network.",
+        "Fraction of the training stories held out, with all of their questions: to validate where there are no "
+        "validation files, and to end the linear start of a memory network.",
         low=0,
         high=0.9,
     )

@@ -15,7 +15,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.config.data import ReadConfig
 from regard.data.batching import RngPurpose, epoch_rng
@@ -87,27 +91,46 @@ class StoryQuestions:
         """Questions that come from no file."""
         return cls(list(questions), _digest(questions))
 
-    def select(self, indices: Sequence[int]) -> StoryQuestions:
+    def select(self, indices: Sequence[int] | NDArray[np.int64]) -> StoryQuestions:
         """Questions at these indices, with their own digest."""
         questions = [self.questions[index] for index in indices]
         return replace(self, questions=questions, digest=_digest(questions))
 
 
-def held_out_split(num_questions: int, share: float, digest: str) -> tuple[list[int], list[int]]:
-    """Indices of the questions to train on and of a share that is held out, both in order.
+def held_out_questions(stories: StoryQuestions, share: float) -> NDArray[np.bool_]:  # [questions]
+    """Which questions are held out: those of a share of the stories, as no story is split.
 
     They depend on nothing but the data: models of every architecture and seed are validated on the same questions.
     """
-    rng = epoch_rng(seed=0, epoch=0, digest=digest, purpose=RngPurpose.HOLD_OUT)
-    shuffled = rng.permutation(num_questions).tolist()
-    num_held_out = int(share * num_questions)
-    return sorted(shuffled[num_held_out:]), sorted(shuffled[:num_held_out])
+    story_indices = _story_indices(stories)
+    num_stories = int(story_indices[-1]) + 1 if len(stories) else 0
+    rng = epoch_rng(seed=0, epoch=0, digest=stories.digest, purpose=RngPurpose.HOLD_OUT)
+    held_out = rng.permutation(num_stories)[: int(share * num_stories)]
+    return np.isin(story_indices, held_out)
 
 
-def hold_out_questions(stories: StoryQuestions, share: float) -> tuple[StoryQuestions, StoryQuestions]:
+def _story_indices(stories: StoryQuestions) -> NDArray[np.int64]:
+    """Index of each question's story."""
+    is_first = [not _is_continued(previous, question) for previous, question in pairwise(stories.questions)]
+    return np.cumsum([0, *is_first])[: len(stories)].astype(np.int64)
+
+
+def _is_continued(previous: StoryQuestion, question: StoryQuestion) -> bool:
+    """Whether a question is of the previous one's story: it comes after the same sentences, and maybe further ones."""
+    count = len(previous.sentences)
+    return (
+        question.task == previous.task
+        and question.sentences[:count] == previous.sentences
+        and question.sentence_locations[:count] == previous.sentence_locations
+    )
+
+
+def hold_out_stories(stories: StoryQuestions, share: float) -> tuple[StoryQuestions, StoryQuestions]:
     """Questions to train on, and those held out to validate; where none are held out, all of them for both."""
-    train, held_out = held_out_split(len(stories), share, stories.digest)
-    return (stories.select(train), stories.select(held_out)) if held_out else (stories, stories)
+    is_held_out = held_out_questions(stories, share)
+    if not is_held_out.any():
+        return stories, stories
+    return stories.select(np.flatnonzero(~is_held_out)), stories.select(np.flatnonzero(is_held_out))
 
 
 def _digest(questions: Sequence[StoryQuestion]) -> str:

@@ -148,7 +148,6 @@ def _read_engine_encoder(path: Path, task: str) -> EncoderSource:
         problem_type=str(stored.metadata.get("problem_type", "")),
         max_length=_read_max_length(path, stored.metadata, config),
         model_type=model_type,
-        weight_files=(path / file.ENGINE_FILE,),
     )
 
 

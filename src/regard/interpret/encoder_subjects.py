@@ -35,7 +35,6 @@ from regard.pipeline.embedding import EmbeddingPipeline, normalize
 from regard.pipeline.fill_mask import FillMaskPipeline
 from regard.pipeline.question_answering import QuestionAnsweringPipeline, question_passage_pairs
 from regard.pipeline.tagging import EncoderTagger, TokenClassificationPipeline
-from regard.tasks.question_answering import encode_questions
 from regard.tasks.tagging import word_spans
 from regard.tasks.windows import EncodedTexts, encode_texts
 from regard.text.tokenizer import Tokenizer
@@ -193,8 +192,7 @@ class QuestionAnsweringSubject:
         """Yield the attention of all sites over questions and passages."""
         pipeline = self.pipeline
         pairs = question_passage_pairs([self.examples.examples[index] for index in indices])
-        encoded = encode_questions(pipeline.special_tokens, pairs, pipeline.max_length, pipeline.overlap)
-        yield from EncoderAttention(self.model, pipeline.special_tokens.tokenizer)(encoded)
+        yield from EncoderAttention(self.model, pipeline.special_tokens.tokenizer)(pipeline.encode(pairs))
 
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """F1 or exact match in percent."""

@@ -21,7 +21,7 @@ from regard.pipeline.story_qa import StoryQAPipeline
 from regard.pipeline.story_readers import SequenceReader, TextModelStoryReader
 from regard.pipeline.translation import TranslationPipeline
 from regard.pipeline.translation_result import Translation
-from regard.tasks.question_answering import MASKED_LOGIT, EncodedPassages, answerable_positions, encode_questions
+from regard.tasks.question_answering import MASKED_LOGIT, EncodedPassages, answerable_positions
 from regard.tasks.windows import encode_texts
 from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
@@ -327,9 +327,7 @@ class _ExplainableSpan(_ExplainableRow):
     def from_pipeline(cls, pipeline: QuestionAnsweringPipeline, question: str, passage: str) -> _ExplainableSpan:
         """Answer a question and locate the answer in its window."""
         answer = pipeline(question, passage)
-        encoded = encode_questions(
-            pipeline.special_tokens, [(question, passage)], pipeline.max_length, pipeline.overlap
-        )
+        encoded = pipeline.encode([(question, passage)])
         if not answer.text:
             position = encoded.no_answer_positions[0]
             return cls(pipeline, encoded, 0, (position, position), "no answer")

@@ -73,7 +73,10 @@ class TextModelClassifier:
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None) -> LabelPredictions:
         """Predict the probabilities of all labels for each text."""
         if pairs is not None:
-            raise UsageError("this classifier reads single texts, not pairs: train one with --from, which reads both")
+            raise UsageError(
+                "this classifier reads single texts, not pairs: train one with --arch transformer or --from MODEL, "
+                "which read both"
+            )
         encoded = self.preprocessor.encode(texts)
         return LabelPredictions(
             label_probabilities(self.model, encoded),

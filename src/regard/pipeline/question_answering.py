@@ -104,6 +104,16 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         self.truncation_report = TruncationReport()
         self._report_lock = ForkSafeLock()
 
+    def encode(self, questions: Sequence[tuple[str, str]]) -> EncodedPassages:
+        """Encode (question, passage) pairs as in training."""
+        return encode_questions(
+            self.special_tokens,
+            questions,
+            self.max_length,
+            self.overlap,
+            is_causal=self.model.config.causal,
+        )
+
     def answer(self, questions: Sequence[tuple[str, str]], *, top_k: int = 1) -> list[Answer]:
         """Answer each (question, passage) pair, with the `top_k - 1` next best spans as alternatives."""
         for question_number, (question, passage) in enumerate(questions, 1):
@@ -113,7 +123,7 @@ class QuestionAnsweringPipeline(PicklablePipeline):
         answers: list[Answer] = []
         for start in range(0, len(questions), QUESTIONS_PER_BATCH):
             batch = questions[start : start + QUESTIONS_PER_BATCH]
-            encoded = encode_questions(self.special_tokens, batch, self.max_length, self.overlap)
+            encoded = self.encode(batch)
             with self._report_lock:
                 self.truncation_report.add(encoded.truncation)
             batch_spans = best_spans(self.model, encoded, len(batch), max(1, top_k))
@@ -154,7 +164,7 @@ class QuestionAnsweringPipeline(PicklablePipeline):
     def _build_record(self, pair: tuple[str, str], answer: Answer, config: RecordConfig) -> Record:
         """Record the attention in the window of the best answer, with start and end probabilities of its tokens."""
         question, passage = pair
-        encoded = encode_questions(self.special_tokens, [pair], self.max_length, self.overlap)
+        encoded = self.encode([pair])
         spans = [candidate for candidate in (answer, *answer.alternatives) if candidate.text]
         window_index = _find_window(encoded, spans[0] if spans else None)
         window_spans = encoded.spans[window_index]

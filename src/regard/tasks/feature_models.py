@@ -11,12 +11,12 @@ import torch
 from regard.checkpoint import atomic
 from regard.checkpoint.causal_dir import MODEL_TYPES, load_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder
-from regard.checkpoint.feature_dir import features_digest
 from regard.checkpoint.hf.encoder_decoders import ARCHITECTURES
 from regard.checkpoint.hf.encoders import is_encoder
 from regard.checkpoint.hub import resolve_model
 from regard.checkpoint.locate import CONFIG, resolve_model_path
 from regard.checkpoint.model_dir import load_translator
+from regard.checkpoint.model_files import folder_digest
 from regard.checkpoint.model_types import check_model_type, native_type
 from regard.checkpoint.native import LoadedTextModel, load_text_model
 from regard.config.models import GptConfig
@@ -41,27 +41,30 @@ def load_frozen_features(
     folder: str | Path, layers: str = "auto", *, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> AnyFeatures:
     """Load a model as frozen features, whatever its family; `layers` is a choice of `--feature-layers`."""
-    path = resolve_model(folder)
-    fields = atomic.read_json(resolve_model_path(path) / CONFIG)
-    check_model_type(fields, str(path / CONFIG))
-    model_type = fields.get("model_type")
-    load: Callable[[Path, str], AnyFeatures]
-    if is_encoder(fields):
-        load = _load_encoder
-    elif model_type in MODEL_TYPES:
-        load = _load_causal_lm
-    elif model_type in ARCHITECTURES:
-        load = _load_translator
-    elif model_type == _ELMO_TYPE:
-        load = _load_elmo
-    else:
-        raise CheckpointError(
-            f"{folder}: a model of type {model_type!r:.60}, whose layers are not features: ELMo, a BERT-style encoder, "
-            "a causal language model or a translation model is needed"
-        )
-    features = load(path, layers)
+    load = find_feature_loader(folder)
+    features = load(resolve_model(folder), layers)
     prepare_features(features, device, dtype)
     return features
+
+
+def find_feature_loader(folder: str | Path) -> Callable[[Path, str], AnyFeatures]:
+    """Function that loads a folder as frozen features; a folder whose layers are not features is refused."""
+    path = resolve_model_path(resolve_model(folder))
+    fields = atomic.read_json(path / CONFIG)
+    check_model_type(fields, str(path / CONFIG))
+    model_type = fields.get("model_type")
+    if is_encoder(fields):
+        return _load_encoder
+    if model_type in MODEL_TYPES:
+        return _load_causal_lm
+    if model_type in ARCHITECTURES:
+        return _load_translator
+    if model_type == _ELMO_TYPE:
+        return _load_elmo
+    raise CheckpointError(
+        f"{folder}: a model of type {model_type!r:.60}, whose layers are not features: ELMo, a BERT-style encoder, "
+        "a causal language model or a translation model is needed"
+    )
 
 
 def prepare_features(features: AnyFeatures, device: str, dtype: torch.dtype) -> None:
@@ -96,7 +99,7 @@ def _load_encoder(path: Path, layers: str) -> AnyFeatures:
         model,
         source.tokenizer,
         selection=_select(layers, CAUSAL_LAYERS if source.config.causal else ENCODER_LAYERS, model),
-        digest=features_digest(path),
+        digest=folder_digest(path),
         family=source.config.family,
         before=template.before,
         after=template.after,
@@ -112,7 +115,7 @@ def _load_causal_lm(path: Path, layers: str) -> AnyFeatures:
         model,
         source.tokenizer,
         selection=_select(layers, CAUSAL_LAYERS, model),
-        digest=features_digest(path),
+        digest=folder_digest(path),
         family=source.config.family,
         before=(eos_id,) if eos_id >= 0 else (),  # the boundary of documents in training
         max_length=source.config.max_positions,
@@ -126,7 +129,7 @@ def _load_translator(path: Path, layers: str) -> AnyFeatures:
         model,
         source.source,
         selection=_select(layers, TRANSLATOR_LAYERS, model),
-        digest=features_digest(path),
+        digest=folder_digest(path),
         family=source.config.family,
         after=(source.config.eos_id,),
         max_length=source.config.max_positions,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LENGTH_LIMITS = (10, 20, 30, 40, 60)  # largest source length of each group, in words
 UNLIMITED = 10**9
+MIN_PROBABILITY = 1e-12  # before the logarithm
 SHORT_SOURCE_WORDS = 20  # a source with at most so many words is short
 LONG_SOURCE_WORDS = 40  # a source with more words than this is long
 MAX_PERPLEXITY = 1e6
@@ -36,6 +37,16 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 def perplexity(loss: float, count: int) -> float:
     """Exponential of the mean loss per token, at most a million."""
     return math.exp(min(loss / max(1, count), math.log(MAX_PERPLEXITY)))
+
+
+def negative_log_likelihood(probabilities: NDArray[np.floating], targets: NDArray[np.int64]) -> float:
+    """Mean negative logarithm of the probabilities [N, labels] of the targets [N]; 0 where there are none.
+
+    >>> round(negative_log_likelihood(np.array([[0.5, 0.5], [0.75, 0.25]]), np.array([0, 1])), 4)
+    1.0397
+    """
+    target_probabilities = probabilities[np.arange(len(targets)), targets].astype(np.float64)
+    return float(-np.log(np.maximum(target_probabilities, MIN_PROBABILITY)).sum() / max(1, len(targets)))
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:

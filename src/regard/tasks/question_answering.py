@@ -1,8 +1,8 @@
 """Extractive question answering: answers as spans of passages, with SQuAD's metrics.
 
 Long passages are read in overlapping windows. The score of a span is the sum of its start and end logits, and the best
-span over all windows competes with the score of no answer at the first token (Devlin et al. 2019); at the last one
-where no special token is before the question, as with causal models.
+span over all windows competes with the score of no answer at the first token (Devlin et al. 2019); at the last one in
+causal models, whose first token attends to itself alone, and where no special token is before the question.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,34 +142,35 @@ def word_overlap_baseline(question: str, passage: str) -> str:
 class EncodedPassages(EncodedTexts):
     """Rows of a question and a window of its passage."""
 
+    row_fields = (*EncodedTexts.row_fields, "passage_starts", "spans", "no_answer_positions")
+
     passage_starts: list[int] = field(default_factory=list)  # position in each row at which the window starts
     spans: list[Sequence[Span]] = field(default_factory=list)  # characters of the window's tokens
     no_answer_positions: list[int] = field(default_factory=list)  # of the token that stands for no answer, by row
     passages: list[str] = field(default_factory=list)  # by question
 
-    def select_rows(self, indices: Sequence[int]) -> EncodedPassages:
-        """The rows with these indices, of the same questions."""
-        return EncodedPassages(
-            rows=[self.rows[index] for index in indices],
-            token_types=[self.token_types[index] for index in indices],
-            text_indices=[self.text_indices[index] for index in indices],
-            truncation=self.truncation,
-            passage_starts=[self.passage_starts[index] for index in indices],
-            spans=[self.spans[index] for index in indices],
-            no_answer_positions=[self.no_answer_positions[index] for index in indices],
-            passages=self.passages,
-        )
+    def select(self, texts: Indices) -> Self:
+        """All rows of the questions at these indices, with the passages of these questions."""
+        return replace(super().select(texts), passages=[self.passages[text] for text in texts])
 
 
 def encode_questions(
-    special_tokens: SpecialTokens, questions: Sequence[tuple[str, str]], max_length: int, overlap: int
+    special_tokens: SpecialTokens,
+    questions: Sequence[tuple[str, str]],
+    max_length: int,
+    overlap: int,
+    *,
+    is_causal: bool,
 ) -> EncodedPassages:
-    """Encode questions and passages as rows of at most `max_length` tokens; windows of a passage share `overlap`."""
+    """Encode questions and passages as rows of at most `max_length` tokens; windows of a passage share `overlap`.
+
+    For a causal model, the last token stands for no answer: the first one knows neither question nor passage.
+    """
     encoded = EncodedPassages(truncation=TruncationReport(texts=len(questions), max_length=max_length))
     passage_cache: dict[str, tuple[list[int], Sequence[Span]]] = {}
     template = special_tokens.pair_template
     num_before = len(template.before) + len(template.between)
-    is_at_end = not template.before and bool(template.after)  # which special token stands for no answer
+    has_no_answer_at_end = bool(template.after) and (is_causal or not template.before)
     for index, (question, passage) in enumerate(questions):
         if passage not in passage_cache:
             encoding = special_tokens.tokenizer.encode(passage)
@@ -188,7 +189,7 @@ def encode_questions(
             encoded.add(row, token_types, index)
             encoded.passage_starts.append(num_before + len(question_ids))
             encoded.spans.append(spans[start:stop])
-            encoded.no_answer_positions.append(len(row) - 1 if is_at_end else 0)
+            encoded.no_answer_positions.append(len(row) - 1 if has_no_answer_at_end else 0)
     encoded.truncation.windows = len(encoded)
     return encoded
 

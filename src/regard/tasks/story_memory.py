@@ -20,10 +20,15 @@ from regard.data.babi import StoryQuestion, StoryQuestions, story_words
 from regard.errors import DataError
 from regard.models.memory_network import MemoryNetwork, StoryBatch
 from regard.packed_tokens import Tokens
-from regard.tasks.story_qa import StoryPrediction, StoryReferences, StoryVocabulary, refuse_unknown_answers
+from regard.tasks.story_qa import (
+    UNKNOWN_ANSWER,
+    StoryPrediction,
+    StoryReferences,
+    StoryVocabulary,
+    refuse_unknown_answers,
+)
 
 Indices = NDArray[np.int64]
-UNKNOWN_ANSWER = -1  # id of an answer that the model cannot give
 BATCH_QUESTIONS = 256  # questions of a batch in inference
 SINGLE_TASK_EMBEDDING = 20  # published embedding sizes (Sukhbaatar et al. 2015)
 JOINT_EMBEDDING = 50

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from regard.data.babi import StoryQuestions, story_words
 from regard.errors import CheckpointError, DataError, nearest
 
+UNKNOWN_ANSWER = -1  # target of a question whose answer the model cannot give
+
 
 @dataclass(frozen=True)
 class StoryVocabulary:
@@ -93,6 +95,14 @@ class StoryReferences:
     answers: tuple[str, ...]  # empty where the model cannot give the answer
     tasks: tuple[str, ...]  # of each question
     support: tuple[set[int], ...]  # positions in the read part of a story; negative: before it
+
+    def select(self, indices: NDArray[np.int64]) -> StoryReferences:
+        """Those of the questions at these indices."""
+        return StoryReferences(
+            answers=tuple(self.answers[index] for index in indices),
+            tasks=tuple(self.tasks[index] for index in indices),
+            support=tuple(self.support[index] for index in indices),
+        )
 
 
 @dataclass(frozen=True)

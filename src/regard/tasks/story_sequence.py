@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,14 @@ from regard.backends import EncoderBackend
 from regard.data.babi import StoryQuestion, StoryQuestions, story_words
 from regard.errors import DataError
 from regard.tasks.calibration import softmax_probabilities
-from regard.tasks.story_qa import StoryPrediction, StoryReferences, StoryVocabulary, refuse_unknown_answers
+from regard.tasks.metrics import negative_log_likelihood
+from regard.tasks.story_qa import (
+    UNKNOWN_ANSWER,
+    StoryPrediction,
+    StoryReferences,
+    StoryVocabulary,
+    refuse_unknown_answers,
+)
 from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
 from regard.tasks.windows import EncodedTexts
 from regard.text.special_tokens import SpecialTokens
@@ -34,7 +41,6 @@ if TYPE_CHECKING:
 
 SENTENCE_END = "."
 QUESTION_END = "?"
-UNKNOWN_ANSWER = -1  # label of an answer that the model cannot give
 RowsT = TypeVar("RowsT", EncodedTexts, PreprocessedTexts)
 BatchT = TypeVar("BatchT")
 Indices = NDArray[np.int64]
@@ -133,6 +139,16 @@ class StorySequences(ABC, Generic[RowsT]):
     def __len__(self) -> int:
         return len(self.texts)
 
+    def select(self, indices: Indices) -> Self:
+        """The questions at these indices."""
+        return replace(
+            self,
+            texts=[self.texts[index] for index in indices],
+            rows=self.rows.select(indices),
+            references=self.references.select(indices),
+            targets=self.targets[indices],
+        )
+
     @abstractmethod
     def iter_probabilities(self, model: Any) -> Iterator[tuple[Indices, Floats]]:
         """Yield indices and label probabilities of each batch."""
@@ -144,8 +160,7 @@ class StorySequences(ABC, Generic[RowsT]):
     def loss(self, probabilities: Floats) -> float:  # [questions, labels]
         """Mean loss over the questions whose answer the model can give."""
         known = np.flatnonzero(self.targets != UNKNOWN_ANSWER)
-        target_probabilities = probabilities[known, self.targets[known]].astype(np.float64)
-        return float(-np.log(np.maximum(target_probabilities, 1e-12)).sum() / max(1, len(known)))
+        return negative_log_likelihood(probabilities[known], self.targets[known])
 
 
 class TextStories(StorySequences[PreprocessedTexts]):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ _WORD_OR_PUNCTUATION = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b|[@#]?\w+(?:[-._
 @dataclass
 class EncodedSentences(EncodedTexts):
     """Rows of sentences; each word is predicted at one position of one row."""
+
+    row_fields = (*EncodedTexts.row_fields, "positions", "word_ids")
 
     positions: list[Indices] = field(default_factory=list)  # per row, those of the words it predicts
     word_ids: list[Indices] = field(default_factory=list)  # per row, indices of these words in the sentence
@@ -201,6 +203,14 @@ class RnnSentences(PreprocessedTexts):
             sentences.word_ids.append(words)
             sentences.positions.append(first_tokens[words])
         return sentences
+
+    def select(self, indices: Indices) -> Self:
+        """The sentences at these indices, with their cached features."""
+        return replace(
+            super().select(indices),
+            positions=[self.positions[index] for index in indices],
+            word_ids=[self.word_ids[index] for index in indices],
+        )
 
     @property
     def text_indices(self) -> Sequence[int]:

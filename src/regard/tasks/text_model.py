@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,18 @@ class PreprocessedTexts:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def select(self, indices: Indices) -> Self:
+        """The texts at these indices, with their cached features."""
+        cached = self.cached_features
+        return replace(
+            self,
+            texts=[self.texts[index] for index in indices],
+            rows=[self.rows[index] for index in indices],
+            spans=[self.spans[index] for index in indices],
+            truncated=self.truncated[indices],
+            cached_features=None if cached is None else [cached[index] for index in indices],
+        )
 
     @cached_property
     def lengths(self) -> Indices:

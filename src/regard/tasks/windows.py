@@ -6,8 +6,9 @@ Special tokens surround every text; long texts are read in overlapping windows, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ OVERLAP_DIVISOR = 4  # neighbouring windows share a fourth of their tokens
 class EncodedTexts:
     """Sequences of an encoder; several windows may belong to one text."""
 
+    row_fields: ClassVar[tuple[str, ...]] = ("rows", "token_types", "text_indices")  # with an entry for each row
+
     rows: list[Ids] = field(default_factory=list)
     token_types: list[Ids] = field(default_factory=list)
     text_indices: list[int] = field(default_factory=list)  # text of each row
@@ -42,6 +45,17 @@ class EncodedTexts:
         self.rows.append(np.asarray(ids, dtype=np.int32))
         self.token_types.append(np.asarray(token_types, dtype=np.int32))
         self.text_indices.append(text_index)
+
+    def select_rows(self, rows: Sequence[int]) -> Self:
+        """The rows with these indices, of the same texts."""
+        columns: dict[str, Any] = {name: [getattr(self, name)[row] for row in rows] for name in self.row_fields}
+        return replace(self, **columns)
+
+    def select(self, texts: Indices) -> Self:
+        """All rows of the texts at these indices, with the indices of the texts among those selected."""
+        new_indices = {text: index for index, text in enumerate(texts.tolist())}
+        selected = self.select_rows([row for row, text in enumerate(self.text_indices) if text in new_indices])
+        return replace(selected, text_indices=[new_indices[text] for text in selected.text_indices])
 
     @cached_property
     def lengths(self) -> Indices:

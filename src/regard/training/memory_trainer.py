@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.config.rnn_models import MemoryNetworkConfig
 from regard.config.training import StoryTrainingConfig
-from regard.data.babi import StoryQuestions, check_same_language, held_out_split
+from regard.data.babi import StoryQuestions, check_same_language, held_out_questions
 from regard.data.batching import epoch_order, epoch_rng
 from regard.errors import CheckpointError, TrainingError
 from regard.models.memory_network import MemoryNetwork
@@ -63,16 +63,24 @@ def published_defaults(config: StoryTrainingConfig, num_tasks: int) -> StoryTrai
 
 
 class MemoryNetworkTrainer:
-    """Trains all restarts of a memory network, one epoch at a time."""
+    """Trains all restarts of a memory network, one epoch at a time.
 
-    def __init__(self, model: MemoryNetwork, train: StoryExamples, config: StoryTrainingConfig) -> None:
+    The questions held out, of `train`, decide when the linear start is over.
+    """
+
+    def __init__(
+        self,
+        model: MemoryNetwork,
+        train: StoryExamples,
+        config: StoryTrainingConfig,
+        is_held_out: NDArray[np.bool_],  # [questions]
+    ) -> None:
         self.model = model
         self.train = train
         self.config = published_defaults(config, len(train.tasks))
         self.progress = MemoryTrainingState(is_linear_start_over=not config.linear_start)
-        train_indices, held_out_indices = held_out_split(len(train), config.validation_share, train.digest)
-        self.train_indices = np.array(train_indices, dtype=np.int64)
-        self.held_out_indices = np.array(held_out_indices, dtype=np.int64)
+        self.train_indices = np.flatnonzero(~is_held_out)
+        self.held_out_indices = np.flatnonzero(is_held_out)
 
     @property
     def is_done(self) -> bool:
@@ -247,6 +255,7 @@ def train_memory_networks(
     >>> train_memory_networks(questions, MemoryNetworkConfig(embedding_size=5, hops=1), training).model.num_restarts
     1
     """
+    check_same_language(questions)
     trainer, vocabulary = build_trainer(questions, config or MemoryNetworkConfig(), training or StoryTrainingConfig())
     if saved is not None:
         weights, progress = saved
@@ -270,10 +279,10 @@ def build_trainer(
     questions: StoryQuestions, config: MemoryNetworkConfig, training: StoryTrainingConfig
 ) -> tuple[MemoryNetworkTrainer, StoryVocabulary]:
     """Build the vocabulary, the networks with their initial weights, and their trainer."""
-    check_same_language(questions)
     vocabulary = StoryVocabulary.from_questions(questions)
     config = resolve_sizes(config, questions, vocabulary)
     model = MemoryNetwork(config, training.restarts)
     model.initialize(training.seed)
     examples = encode_stories(questions, vocabulary, config)
-    return MemoryNetworkTrainer(model, examples, training), vocabulary
+    is_held_out = held_out_questions(questions, training.validation_share)
+    return MemoryNetworkTrainer(model, examples, training, is_held_out), vocabulary

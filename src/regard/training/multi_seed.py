@@ -1,6 +1,7 @@
 """One run for each of several seeds, and the best run's model: to measure the spread of metrics, or as restarts.
 
 RUN/seeds/N/    run directory of seed N
+RUN/features/   model of the frozen features that all seeds read, if there are any
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any, Protocol
 from regard.checkpoint import atomic
 from regard.checkpoint.feature_dir import FEATURES, copy_features
 from regard.checkpoint.locate import TASK_FILE
+from regard.checkpoint.model_files import folder_digest
 from regard.checkpoint.run_dir import RunDirectory
 from regard.config.runs import RunConfig
 from regard.config.task_runs import FineTunedRun
 from regard.errors import UsageError
 from regard.metric_table import METRICS
 from regard.registry import TASKS, resolve
+from regard.tasks.feature_models import find_feature_loader
 from regard.training.batch_procedure import BatchProcedure
 from regard.training.listeners import Listener, notify
 from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
@@ -87,12 +90,16 @@ class MultiSeedProcedure:
         self.seeds = range(first_seed, first_seed + attrgetter(self.count_setting)(context.config))
 
     def prepare(self) -> None:
-        """Read the data for its digests; the run of each seed reads it again."""
+        """Digest the data and the models; the run of each seed reads them again."""
         if self.context.distributed.world_size > 1:
             raise UsageError(
                 f"several {self.unit}s are trained one after another by one process: start it without torchrun"
             )
-        self.digests = self.compute_digests((*self.config.files, *self.config.models))
+        features = self.config.fine_tuning.features
+        models = self.config.models.keys() - {"features"}
+        self.digests = self.compute_digests((*self.config.files, *models))
+        if features:
+            self.digests["features"] = self._copy_features(features)
 
     def compute_digests(self, names: Collection[str]) -> dict[str, str]:
         """Digest the data files and the models of these names as they are now, without preparing anything."""
@@ -102,6 +109,14 @@ class MultiSeedProcedure:
         digests = {split: read(paths, config.data.read).digest for split, paths in files.items()}
         models = config.models.keys() & {*names}
         return {**digests, **(BatchProcedure(self.context).compute_digests(models) if models else {})}
+
+    def _copy_features(self, source: str) -> str:
+        """Copy the model of the features into a new run, where all seeds read it; return the digest of the copy."""
+        folder = self.context.directory.path
+        if not self.context.directory.read_run():
+            find_feature_loader(source)  # refuses other folders before anything is copied
+            copy_features(source, folder)
+        return folder_digest(folder / FEATURES)
 
     def resolve_settings(self) -> dict[str, Any]:
         """List the seeds; the run of each seed resolves its own settings."""
@@ -120,7 +135,13 @@ class MultiSeedProcedure:
         for seed in self.seeds:
             self.context.notify(self.describe_run(seed))
             minutes = self.config.training.minutes / len(self.seeds)  # the time budget is for all seeds
-            overrides = {"training.seed": seed, self.count_setting: 1, "training.minutes": minutes}
+            overrides: dict[str, Any] = {
+                "training.seed": seed,
+                self.count_setting: 1,
+                "training.minutes": minutes,
+            }
+            if self.config.fine_tuning.features:
+                overrides["fine_tuning.features"] = str(self.context.directory.path / FEATURES)
             config = self.config.override(overrides)
             started = self.context.start_time if seed == self.seeds[0] else None
             folder = _seed_folder(self.context.directory, seed)
@@ -163,8 +184,6 @@ class MultiSeedProcedure:
         """Publish the model of one seed as the run's model, with these entries of its task.json."""
         source = _seed_folder(self.context.directory, seed)
         folder = self.context.directory.path
-        if (source / FEATURES).exists():
-            copy_features(source / FEATURES, folder)
         path = atomic.published_path(source)
         atomic.verify_folder(path)
         contents: dict[str, atomic.Content] = {name: (path / name).read_bytes() for name in atomic.read_manifest(path)}
@@ -197,7 +216,7 @@ def find_published_run(directory: RunDirectory) -> RunDirectory:
     if not seeds:
         return directory
     result = run["result"]
-    best = result["seeds"]["best"] if "seeds" in result else seeds[result["metrics"]["starts"]["kept"]]
+    best = result["seeds"]["best"] if "seeds" in result else seeds[result["metrics"]["restarts"]["best"]]
     return RunDirectory(_seed_folder(directory, best))
 
 

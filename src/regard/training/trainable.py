@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
+from regard.checkpoint.hf.causal import has_scaled_scores
 from regard.config.models import HEAD_PREFIXES
 from regard.config.training import LoraConfig, TrainableConfig
 from regard.errors import ConfigError, nearest
@@ -69,6 +71,19 @@ def _add_lora(model: Model, config: LoraConfig, seed: int, trained: tuple[str, .
         )
     for name, parameter in model.named_parameters():
         parameter.requires_grad = is_lora_weight(name) or name.startswith(trained)
+
+
+def check_adapter_fits(lora: LoraConfig, base: str, hf_config: Mapping[str, Any]) -> None:
+    """Raise where an adapter is written whose base model has weights that differ from ours by a scale.
+
+    `hf_config` is the `config.json` of the base model.
+    """
+    if lora.rank and lora.keep_adapter and has_scaled_scores(hf_config):
+        raise ConfigError(
+            f"{base} scales the attention scores of each layer (scale_attn_by_inverse_layer_idx or "
+            "scale_attn_weights), which our weights contain, so that an adapter of ours does not fit it: leave out "
+            "--lora.keep_adapter; the saved model has LoRA merged"
+        )
 
 
 def lora_learning_rate(hidden_size: int) -> float:

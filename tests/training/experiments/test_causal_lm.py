@@ -51,6 +51,8 @@ def book(tmp_path: Path) -> Path:
 
 def config(book: Path, **changes: object) -> CausalLMRun:
     settings = {**SMALL, "data.train": (str(book),), **changes}
+    if "pretrained" in settings:
+        settings = {name: value for name, value in settings.items() if not name.startswith(("gpt.", "preset"))}
     return CausalLMRun.build({name: value for name, value in settings.items() if value is not None})
 
 

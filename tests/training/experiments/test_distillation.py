@@ -12,6 +12,7 @@ import torch
 
 from regard.attention.dropout import Noise
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
+from regard.checkpoint.model_files import folder_digest
 from regard.cli import run
 from regard.config.models import BertConfig, StackConfig
 from regard.config.runs import build_run
@@ -98,7 +99,7 @@ def test_a_student_keeps_the_accuracy_of_its_teacher(workspace: Path, teacher_fo
     assert "% of the teacher's" in output
     assert "times the teacher's" in output
     assert task["temperature"] > 0
-    digest = load_encoder(teacher_folder).digest
+    digest = folder_digest(teacher_folder)
     assert task["teacher"] == {"folder": str(teacher_folder), "digest": digest, "copied": [0, 3]}
     assert {"test_calibration_error", "test_baseline"} <= set(metrics)
     model = load_classifier(workspace / "mood-small", threads=1)

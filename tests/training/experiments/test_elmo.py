@@ -47,7 +47,10 @@ def book(tmp_path: Path) -> Path:
 
 
 def config(book: Path, **changes: object) -> ElmoRun:
-    return ElmoRun.build({**SMALL, "data.train": (str(book),), **changes})
+    settings = {**SMALL, "data.train": (str(book),), **changes}
+    if "pretrained" in settings:
+        settings = {name: value for name, value in settings.items() if not name.startswith(("elmo.", "preset"))}
+    return ElmoRun.build(settings)
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -132,15 +135,13 @@ def test_validation_files_and_a_preset_by_the_data(book: Path, tmp_path: Path) -
 )
 def test_wrong_settings_are_refused(book: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
     (tmp_path / "one.txt").write_text("a b c\n")
-    settings = {**SMALL, "data.train": (str(book),), **changes}
+    settings = dict(changes)
     if "pretrained" in changes:
         settings["pretrained"] = str(tmp_path / changes["pretrained"])
     if "data.train" in changes:
         settings["data.train"] = tuple(str(tmp_path / name) for name in changes["data.train"])
-    if settings["preset"] != "custom":
-        del settings["elmo.hidden_size"]
     with pytest.raises((ConfigError, UsageError, CheckpointError), match=message):
-        train_run(ElmoRun.build({**settings}), tmp_path / "run")
+        train_run(config(book, **settings), tmp_path / "run")
 
 
 def test_sizes_of_a_preset_are_not_changed_silently() -> None:

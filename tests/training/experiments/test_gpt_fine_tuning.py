@@ -82,7 +82,7 @@ def encode(task: str, folder: Path) -> EncodedTexts:
     if task == "classify":
         return encode_texts(special_tokens, TEXTS, None, 64)
     if task == "answer":
-        return encode_questions(special_tokens, [("was w1", text) for text in TEXTS], 64, 8)
+        return encode_questions(special_tokens, [("was w1", text) for text in TEXTS], 64, 8, is_causal=True)
     return encode_words(special_tokens, TEXTS, [word_spans(text.split()) for text in TEXTS], 64, "last")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,19 @@ def test_it_learns_the_labels(data: Path, elmo: Path, tmp_path: Path, features: 
         assert task["features"]["weights"] != [1 / 3] * 3
 
 
+def test_it_is_compared_with_a_bag_of_words_model(data: Path, tmp_path: Path) -> None:
+    listener = Listener()
+    settings = {"training.steps": 2, "fine_tuning.test": str(data)}
+    report = train_run(config(data, **settings), tmp_path / "run", listeners=[listener])
+    assert report.metrics["test_baseline"] == 100
+    gain = report.metrics["test_accuracy"] - 100
+    assert report.metrics["test_gain"] == pytest.approx(gain)
+    notes = [note["text"] for note in listener.of("note")]
+    assert any("baseline (bag of words) accuracy 100.00; reading in context" in note for note in notes)
+    without = train_run(config(data, **settings, **{"fine_tuning.baseline": False}), tmp_path / "without")
+    assert "test_baseline" not in without.metrics
+
+
 def test_features_are_frozen_and_copied_to_the_run_directory(data: Path, elmo: Path, tmp_path: Path) -> None:
     before = load_text_model(elmo, ElmoConfig, "elmo")
     train_run(config(data, **{"training.steps": 3, "fine_tuning.features": str(elmo)}), tmp_path / "run")
@@ -175,6 +189,26 @@ def test_seeds_resume_where_they_stopped(data: Path, tmp_path: Path, monkeypatch
     assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
 
 
+def test_seeds_resume_although_the_folder_of_their_features_is_gone(
+    data: Path, elmo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"training.steps": 6, "fine_tuning.seeds": 2, "fine_tuning.features": str(elmo)}
+    uninterrupted = train_run(config(data, **settings), tmp_path / "uninterrupted")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TextClassificationObjective, "loss", _interrupt)
+        train_run(config(data, **settings), tmp_path / "killed")
+    assert not (tmp_path / "killed/seeds/2").exists()
+    shutil.rmtree(elmo)
+    report = train_run(config(data, **settings), tmp_path / "killed")
+    assert report.metrics == uninterrupted.metrics
+    assert have_same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
+    assert load_classifier(tmp_path / "killed", threads=1)("a big apple") in ("fruit", "beast")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_mean_and_deviation_are_those_of_a_sample() -> None:
     assert mean_and_std([{"a": 1.0}, {"a": 2.0}, {"a": 6.0}]) == {"a": 3.0, "a_deviation": pytest.approx(7**0.5)}
     assert mean_and_std([{"a": 1.0}]) == {"a": 1.0, "a_deviation": 0.0}
@@ -183,7 +217,9 @@ def test_mean_and_deviation_are_those_of_a_sample() -> None:
 def test_truncated_texts_are_reported(data: Path, tmp_path: Path) -> None:
     listener = Listener()
     train_run(config(data, **{"training.steps": 1, "data.max_length": 4}), tmp_path / "run", listeners=[listener])
-    assert any("training texts are truncated after 4 tokens" in line for line in listener.of("plan")[0]["lines"])
+    lines = listener.of("plan")[0]["lines"]
+    note = r"training: \d+ of 144 texts truncated \(rows of 4 tokens\): .* are not read: see --max-length"
+    assert any(re.fullmatch(note, line) for line in lines)
     label = load_classifier(tmp_path / "run", threads=1)("apple pear plum fig dog cat")
     assert label.truncated == 2
 
@@ -221,9 +257,11 @@ def test_wrong_data_and_settings_are_refused(
 
 def test_a_folder_without_features_is_refused(data: Path, elmo: Path, tmp_path: Path) -> None:
     train_run(config(data, **{"training.steps": 1}), tmp_path / "plain")
-    with pytest.raises(CheckpointError, match="whose layers are not features: ELMo, a BERT-style encoder"):
-        train_run(config(data, **{"fine_tuning.features": str(tmp_path / "plain")}), tmp_path / "run")
-    assert not (tmp_path / "run/features").exists()
+    for seeds in (1, 2):
+        settings = {"fine_tuning.features": str(tmp_path / "plain"), "fine_tuning.seeds": seeds}
+        with pytest.raises(CheckpointError, match="plain: .* whose layers are not features: ELMo, a BERT-style"):
+            train_run(config(data, **settings), tmp_path / "run")
+        assert not (tmp_path / "run/features").exists()
 
 
 def test_other_features_than_those_of_training_are_refused(data: Path, elmo: Path, tmp_path: Path) -> None:

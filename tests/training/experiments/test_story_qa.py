@@ -212,7 +212,7 @@ def test_without_held_out_questions_the_training_questions_are_evaluated(data: P
     settings = {"training.validation_share": 0, "training.epochs": 1, "training.restarts": 1}
     report = train(data, tmp_path / "run", listener, **settings)
     assert report.metrics["valid_error"] == pytest.approx(report.metrics["train_error"])
-    assert any("on the training questions" in line for line in listener.of("plan")[0]["lines"])
+    assert any("on the training data, as none of it is held out" in line for line in listener.of("plan")[0]["lines"])
     assert any("one restart" in line for line in listener.of("plan")[0]["lines"])
 
 

@@ -15,8 +15,7 @@ import pytest
 import regard
 from regard.checkpoint.atomic import read_json
 from regard.cli import run as run_command
-from regard.config.story_run import StoryQARun
-from regard.data.babi import hold_out_questions, read_stories
+from regard.config.story_run import MEMORY_NETWORK, StoryQARun
 from regard.engine.library import unavailable_reason
 from regard.errors import DataError
 from regard.interpret.attribution import explain
@@ -137,12 +136,55 @@ def test_the_folder_is_that_of_its_family_with_words_as_tokens(folders: dict[str
         assert read_json(folder / "task.json")["task"] == "story-qa"
 
 
-def test_the_same_questions_are_held_out_for_every_architecture_and_seed(data: Path) -> None:
-    stories = read_stories([data / "rooms_train.txt"])
-    train_part, held_out = hold_out_questions(stories, 0.1)
-    assert (len(train_part), len(held_out)) == (180, 20)
-    assert hold_out_questions(stories, 0.1)[1] == held_out
-    assert hold_out_questions(stories, 0) == (stories, stories)
+def read_plan(out: Path, architecture: str, **settings: Any) -> list[str]:
+    """Lines of the plan of a run, which is stopped before its training begins."""
+
+    class PlanReader(Listener):
+        def on_event(self, event: str, data: dict[str, Any]) -> None:
+            super().on_event(event, data)
+            if event == "plan":
+                raise KeyboardInterrupt
+
+    listener = PlanReader()
+    common = {"training.threads": 1, "training.precision": "float32", "architecture": architecture}
+    with pytest.raises(KeyboardInterrupt):
+        train_run(StoryQARun.build({**common, **SIZES.get(architecture, {}), **settings}), out, listeners=[listener])
+    lines: list[str] = listener.of("plan")[0]["lines"]
+    return lines
+
+
+def test_the_plan_has_the_epochs_that_the_help_says(data: Path, tmp_path: Path, architecture: str) -> None:
+    lines = read_plan(tmp_path / "run", architecture, **{"data.train": (str(data / "rooms_train.txt"),)})
+    assert any(line.startswith("plan: 100 epochs of about ") for line in lines)
+
+
+@pytest.mark.parametrize("name", [MEMORY_NETWORK, *ARCHITECTURES])
+def test_words_and_answers_of_stories_that_are_held_out_are_known(tmp_path: Path, name: str) -> None:
+    data = tmp_path / "names_train.txt"
+    stories = [
+        f"1 Name{n} went to the room{n}.\n2 Where is Name{n}?\troom{n}\t1\n" for n in range(20)
+    ]  # each has its own word and its own answer
+    data.write_text("".join(stories))
+    lines = read_plan(tmp_path / "run", name, **{"data.train": (str(data),)})
+    assert "validation: the 2 questions that are held out, with whole stories" in lines
+    assert not any("never occur in training" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", [MEMORY_NETWORK, *ARCHITECTURES])
+def test_too_few_stories_to_hold_any_out_validate_on_the_training_data(tmp_path: Path, name: str) -> None:
+    data = tmp_path / "rooms_train.txt"
+    data.write_text(first_rooms(9, seed=1))
+    lines = read_plan(tmp_path / "run", name, **{"data.train": (str(data),)})
+    assert "validation: on the training data, as none of it is held out and --valid names no file" in lines
+
+
+@pytest.mark.parametrize("name", [MEMORY_NETWORK, *ARCHITECTURES])
+def test_tasks_in_different_languages_are_not_trained_together(data: Path, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "orte_train.txt"
+    other.write_text("1 Maria schläft.\n2 Wer schläft?\tmaria\t1\n" * 20)
+    files = (str(data / "rooms_train.txt"), str(other))
+    with pytest.raises(DataError, match=r"shares none of its \d+ words with any other of the 2 files"):
+        train_run(StoryQARun.build({"architecture": name, "data.train": files}), tmp_path / "run")
 
 
 def test_an_answer_has_attention_to_sentences_and_a_record_of_words(folder: Path, architecture: str) -> None:

@@ -27,6 +27,7 @@ from regard.packed_tokens import Tokens
 from regard.tasks.span_objective import SpanObjective
 from regard.tasks.tagging_objectives import TaggingObjective
 from regard.text.special_tokens import SpecialTokens
+from regard.training.batch_procedure import build_experiment
 from regard.training.run import train_run
 from regard.view.record.record import Record
 from tests.training.killing import train_killed_and_whole
@@ -67,7 +68,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """A trained model of each task."""
     folder = tmp_path_factory.mktemp("scratch")
     fast = {"training.learning_rate": 0.005, "training.optimizer": "adamw", "training.evaluate_every": 30}
-    return {task: train(folder / task, task, steps=150, **fast) for task in TASKS}
+    seeds = {"classify": 2}  # with which it knows a text by its own label, not by the absence of the other
+    return {
+        task: train(folder / task, task, steps=150, **fast, **{"training.seed": seeds.get(task, 1)}) for task in TASKS
+    }
 
 
 def predict(folder: Path, task: str, backend: str) -> tuple[str, float]:
@@ -230,6 +234,27 @@ def test_every_pooling_is_trained_saved_and_computed_by_both_backends(
     torch_logits = logits(folder, "torch")
     if not unavailable_reason() and pooling != "attention":  # which torch computes
         np.testing.assert_allclose(logits(folder, "engine"), torch_logits, atol=1e-4)
+
+
+def test_a_model_has_as_many_positions_as_its_rows_or_those_that_are_set(tmp_path: Path) -> None:
+    folder = train(tmp_path / "rows", "classify", 2, **{"data.max_length": 31})
+    source = load_encoder(folder)
+    assert (source.config.max_positions, source.max_length) == (31, 31)
+    assert len(source.weights["position_embedding.weight"]) == 31
+    settings = {"transformer.positions": "rotary", "transformer.max_positions": 61, "data.max_length": 31}
+    assert load_encoder(train(tmp_path / "more", "classify", 2, **settings)).config.max_positions == 61
+
+
+def test_no_answer_stands_at_a_token_of_a_causal_model_that_sees_the_passage(tmp_path: Path) -> None:
+    settings = {**SIZES, **FAST, "architecture": "transformer", "transformer.causal": True}
+    data = str(write_data(tmp_path, "answer", SENTENCES))
+    experiment: Any = build_experiment(build_run("answer", {**settings, "data.train": [data]}), tmp_path / "prepared")
+    experiment.prepare()
+    rows = experiment.valid.rows
+    assert rows.no_answer_positions == [len(row) - 1 for row in rows.rows]
+    folder = train(tmp_path, "answer", 2, **{"transformer.causal": True})
+    encoded = regard.load(folder, threads=1).encode([("was w1", TEXT)])  # type: ignore[attr-defined]
+    assert encoded.no_answer_positions == [len(encoded.rows[0]) - 1]
 
 
 def test_causal_changes_the_direction_and_nothing_else(tmp_path: Path) -> None:

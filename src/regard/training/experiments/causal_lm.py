@@ -12,7 +12,6 @@ from torch import Tensor
 
 from regard.attention.trace import trace
 from regard.checkpoint.causal_dir import load_causal_lm, save_causal_lm
-from regard.checkpoint.hf.causal import has_scaled_scores
 from regard.checkpoint.source import CausalSource
 from regard.checkpoint.weights import to_arrays
 from regard.config.language_model_runs import CausalLMRun
@@ -33,6 +32,7 @@ from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.language_model import LanguageModelExperiment
 from regard.training.experiments.presets import PresetTable
 from regard.training.snapshots import SNAPSHOT_LENGTH, AttentionSnapshot, SnapshotText
+from regard.training.trainable import check_adapter_fits
 from regard.training.vocabulary import extend_tables
 
 HELD_OUT_FRACTION = 0.1  # of each file
@@ -73,13 +73,7 @@ class CausalLMExperiment(LanguageModelExperiment[GptConfig, "CausalLMEvaluator"]
     def load_pretrained(self) -> CausalSource:
         """Load the pretrained model."""
         pretrained = load_causal_lm(self.config.pretrained)
-        lora = self.config.lora
-        if lora.rank and lora.keep_adapter and has_scaled_scores(pretrained.hf_config):
-            raise ConfigError(
-                f"{self.config.pretrained} scales the attention scores of each layer (scale_attn_by_inverse_layer_idx "
-                "or scale_attn_weights), which our weights contain, so that an adapter of ours does not fit it: leave "
-                "out --lora.keep_adapter; the saved model has LoRA merged"
-            )
+        check_adapter_fits(self.config.lora, self.config.pretrained, pretrained.hf_config)
         return pretrained
 
     def build_tokenizer(self, texts: list[str]) -> Tokenizer:

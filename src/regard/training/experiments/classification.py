@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.config.models import BertConfig
 from regard.config.settings import AUTO
 from regard.config.task_runs import ClassifyRun, FineTunedRun
 from regard.data.labelled import (
@@ -42,10 +43,10 @@ from regard.tasks.losses import balanced_weights
 from regard.tasks.predictions import PredictedLabels, PredictedLabelSets, Predictions
 from regard.tasks.windows import EncodedTexts, encode_texts, text_logits
 from regard.training.evaluation import Samples
-from regard.training.experiments.base import Notify, prefix_metrics, report_gain
+from regard.training.experiments.base import ConfigT, EvaluatorT, Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
-from regard.training.experiments.fine_tuning import EncoderExperiment
-from regard.training.experiments.supervised import EncodedSplit, RowsT
+from regard.training.experiments.fine_tuning import EncoderEvaluator, EncoderExperiment
+from regard.training.experiments.supervised import EncodedSplit, RowsT, SupervisedExperiment
 from regard.training.trivial_baselines import constant_labels, majority_label
 from regard.training.verdict import TrivialBaseline
 
@@ -61,8 +62,13 @@ class LabelledSplit(EncodedSplit[LabelledTexts, RowsT]):
 
     targets: NDArray[Any]  # label ids [texts], or a label matrix [texts, labels]
 
+    def select(self, indices: NDArray[np.int64]) -> Self:
+        """The texts at these indices."""
+        return replace(super().select(indices), targets=self.targets[indices])
+
 
 EncodedLabelledSplit = LabelledSplit[EncodedTexts]
+LabelledSplitT = TypeVar("LabelledSplitT", bound=LabelledSplit[Any])
 
 
 def read_labelled_splits(config: FineTunedRun) -> DataSplits[LabelledTexts]:
@@ -74,6 +80,46 @@ def read_labelled_splits(config: FineTunedRun) -> DataSplits[LabelledTexts]:
         describe_held_out=lambda valid: f"{len(valid):,} of the texts are held out, as many of each label",
         find_labels=check_labels,
     )
+
+
+class BagOfWordsExperiment(SupervisedExperiment[ConfigT, EvaluatorT, LabelledSplitT]):
+    """Train a classifier, and compare it with a bag-of-words model of the same texts."""
+
+    gain_source = "attention"  # what a gain over the baseline is attributed to
+
+    def prepare(self) -> None:
+        """Read and encode the data, and build the objective and the baseline."""
+        super().prepare()
+        if self.config.training.minutes and self.config.fine_tuning.baseline:
+            _ = self.baseline  # fitted before the time left for training is computed
+
+    @cached_property
+    def baseline(self) -> BagOfWordsBaseline:
+        """Bag-of-words model of the training texts."""
+        train = self.train.examples
+        valid = self.valid.examples
+        return BagOfWordsBaseline.fit(
+            train.texts,
+            self.train.targets,
+            len(self.labels),
+            pairs=train.pairs,
+            valid=(valid.texts, valid.pairs, self.valid.targets),
+        )
+
+    def baseline_logits(self, split: LabelledSplitT) -> Logits:
+        """Logits of the baseline for the texts of a split."""
+        return self.baseline.logits(split.examples.texts, split.examples.pairs)
+
+    def report_accuracy_gain(
+        self, name: str, split: LabelledSplitT, predictions: NDArray[np.int64], notify: Notify
+    ) -> dict[str, float]:
+        """Score the baseline on the texts of a split, and report what the model's label ids gain over it."""
+        is_correct = predictions == split.targets
+        baseline_is_correct = self.baseline_logits(split).argmax(1) == split.targets
+        gain = paired_gain(is_correct, baseline_is_correct)
+        accuracy = 100 * float(baseline_is_correct.mean())
+        caption = "baseline (bag of words) accuracy"
+        return report_gain(gain, accuracy, name, caption, notify, source=self.gain_source)
 
 
 # ---- fine-tuned encoders
@@ -95,7 +141,9 @@ class Calibration:
 UNCALIBRATED = Calibration()
 
 
-class ClassificationExperiment(EncoderExperiment[EncodedLabelledSplit]):
+class ClassificationExperiment(
+    BagOfWordsExperiment[BertConfig, EncoderEvaluator, EncodedLabelledSplit], EncoderExperiment[EncodedLabelledSplit]
+):
     """Fine-tune or train an encoder on labelled texts."""
 
     config: ClassifyRun
@@ -105,12 +153,6 @@ class ClassificationExperiment(EncoderExperiment[EncodedLabelledSplit]):
 
     # set by `prepare`
     is_multi_label: bool
-
-    def prepare(self) -> None:
-        """Read and encode the data, and build the objective and the baseline."""
-        super().prepare()
-        if self.config.training.minutes and self.config.fine_tuning.baseline:
-            _ = self.baseline  # fitted before the time left for training is computed
 
     def read_splits(self) -> DataSplits[LabelledTexts]:
         """Read labelled texts, with one label or several per text."""
@@ -287,38 +329,16 @@ class ClassificationExperiment(EncoderExperiment[EncodedLabelledSplit]):
             prefixed |= self._compare_with_baseline(name, split, logits, calibration, notify)
         return prefixed
 
-    # ---- baseline
-
-    @cached_property
-    def baseline(self) -> BagOfWordsBaseline:
-        """Bag-of-words model of the training texts."""
-        train = self.train.examples
-        valid = self.valid.examples
-        return BagOfWordsBaseline.fit(
-            train.texts,
-            self.train.targets,
-            len(self.labels),
-            pairs=train.pairs,
-            valid=(valid.texts, valid.pairs, self.valid.targets),
-        )
-
     def _compare_with_baseline(
         self, name: str, split: EncodedLabelledSplit, logits: Logits, calibration: Calibration, notify: Notify
     ) -> dict[str, float]:
         """Score the baseline on the same texts, and report what attention gains over it."""
-        examples = split.examples
-        baseline_logits = self.baseline.logits(examples.texts, examples.pairs)
         if not self.is_multi_label:
-            is_correct = logits.argmax(1) == split.targets
-            baseline_is_correct = baseline_logits.argmax(1) == split.targets
-            gain = paired_gain(is_correct, baseline_is_correct)
-            accuracy = 100 * float(baseline_is_correct.mean())
-            return report_gain(gain, accuracy, name, "baseline (bag of words) accuracy", notify)
-        valid = self.valid.examples
-        valid_probabilities = sigmoid_probabilities(self.baseline.logits(valid.texts, valid.pairs))
+            return self.report_accuracy_gain(name, split, logits.argmax(1), notify)
+        valid_probabilities = sigmoid_probabilities(self.baseline_logits(self.valid))
         baseline_calibration = Calibration(thresholds=fit_thresholds(valid_probabilities, self.valid.targets))
         labels = calibration.predict_labels(logits)
-        baseline_labels = baseline_calibration.predict_labels(baseline_logits)
+        baseline_labels = baseline_calibration.predict_labels(self.baseline_logits(split))
         targets = split.targets > 0
         gain = f1_gain(_f1_counts(labels, targets), _f1_counts(baseline_labels, targets))
         macro_f1 = multi_label_f1(baseline_labels, split.targets)["macro_f1"]

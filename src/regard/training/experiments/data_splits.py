@@ -32,6 +32,7 @@ class ReadExamples(ReadCounts, Protocol):
 
 
 ExamplesT = TypeVar("ExamplesT", bound=ReadExamples)
+NONE_HELD_OUT = "on the training data, as none of it is held out and --valid names no file"
 
 
 def reading_notes(rows: ReadCounts, split: str) -> list[str]:
@@ -51,6 +52,7 @@ class DataSplits(Generic[ExamplesT]):
     train: ExamplesT
     valid: ExamplesT
     test: ExamplesT | None
+    all_train: ExamplesT  # of the training files, with those that are held out
     labels: tuple[str, ...] = ()  # of the training files
     notes: list[str] = field(default_factory=list)  # on guesses in reading, rejected rows and held-out examples
 
@@ -72,7 +74,8 @@ class DataSplits(Generic[ExamplesT]):
     ) -> DataSplits[ExamplesT]:
         """Read a run's files and the labels to learn; hold examples out where there are no validation files.
 
-        `find_labels` takes the training examples and the name of their first file.
+        `hold_out` returns the same examples twice where it holds none out. `find_labels` takes the training examples
+        and the name of their first file.
         """
         notes: list[str] = []
 
@@ -81,12 +84,14 @@ class DataSplits(Generic[ExamplesT]):
             notes.extend(reading_notes(examples, name))
             return examples
 
-        train = read_split(config.data.train, "training")
-        labels = () if find_labels is None else tuple(find_labels(train, config.data.train[0]))
+        all_train = read_split(config.data.train, "training")
+        labels = () if find_labels is None else tuple(find_labels(all_train, config.data.train[0]))
         if config.data.valid:
+            train = all_train
             valid = read_split(config.data.valid, "validation")
         else:
-            train, valid = hold_out(train)
-            notes.append(f"validation: {describe_held_out(valid)}")
+            train, valid = hold_out(all_train)
+            origin = NONE_HELD_OUT if valid is train else describe_held_out(valid)
+            notes.append(f"validation: {origin}")
         test = read_split(config.test_files, "test") if config.test_files else None
-        return cls(train, valid, test=test, labels=labels, notes=notes)
+        return cls(train, valid, test=test, all_train=all_train, labels=labels, notes=notes)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.checkpoint.model_files import folder_digest
 from regard.checkpoint.source import EncoderSource
 from regard.config.models import BertConfig
 from regard.models.bert import Bert, initialize_bert
@@ -50,7 +51,7 @@ class EncoderStart:
             weights=source.weights,
             max_length=source.max_length,
             reason=reason,
-            digest=source.digest,
+            digest=folder_digest(source.path),
             model_type=source.model_type,
             hf_config=source.hf_config,
         )

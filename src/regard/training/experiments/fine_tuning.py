@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.attention.trace import trace
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.hf.encoders import LABELLED_HEADS
+from regard.checkpoint.model_files import folder_digest
 from regard.checkpoint.source import EncoderSource
 from regard.config.models import FRESH_ENCODER_PRESETS, HEAD_PREFIXES, BertConfig
 from regard.config.task_runs import EncoderRun
@@ -21,7 +22,7 @@ from regard.tasks.auxiliary_lm import AuxiliaryLMObjective
 from regard.tasks.encoder_states import CachedStates
 from regard.tasks.predictions import Predictions
 from regard.tasks.windows import EncodedTexts, head_only_config
-from regard.text.special_tokens import SpecialTokens, TruncationReport
+from regard.text.special_tokens import SpecialTokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_masked_tokenizer
 from regard.training.evaluation import ModelEvaluator, Samples
@@ -30,6 +31,7 @@ from regard.training.experiments.encoder_start import EncoderStart
 from regard.training.experiments.presets import PresetTable
 from regard.training.experiments.supervised import SplitT, SupervisedExperiment
 from regard.training.snapshots import AttentionSnapshot, SnapshotText, choose_example
+from regard.training.trainable import check_adapter_fits
 from regard.training.vocabulary import EMBEDDINGS, load_or_train_tokenizer
 
 # Defaults where the user sets none.
@@ -42,7 +44,6 @@ HEAD_EPOCHS = 20.0
 HEAD_EVALUATIONS_PER_EPOCH = 0.5
 # Defaults of a model that is trained from scratch.
 FRESH_PRESETS = PresetTable(FRESH_ENCODER_PRESETS, ((20_000, "tiny"), (1_000_000, "small")), largest="base")
-FRESH_EPOCHS = 10.0
 FRESH_RATE_SCALE = 0.128  # over the hidden size
 MAX_FRESH_RATE = 2e-3
 NUM_TIMED_TEXTS = 16  # whose encoding time gives an estimate for all texts
@@ -54,6 +55,7 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
     config: EncoderRun
     head: str
     problem_type = ""  # of classification
+    fresh_epochs = 10.0  # by default, of a model that is trained from scratch
 
     # set by `prepare`
     start: EncoderStart
@@ -97,16 +99,15 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
         tokenizer = self.load_tokenizer(train)
         num_tokens = sum(map(len, tokenizer.encode_batch(self.training_texts(train))))
         sizes, reason = FRESH_PRESETS.choose(config.preset, num_tokens, f"with --arch transformer for {self.name}")
-        max_length = config.data.max_length
         settings = {
             "head": self.head,
             "num_labels": len(self.labels) if self.head in LABELLED_HEADS else 0,
-            "max_positions": max(config.transformer.max_positions, max_length),
+            "max_positions": config.max_positions,
         }
         return EncoderStart.from_scratch(
             config.transformer.override(settings | sizes),
             tokenizer,
-            max_length=max_length,
+            max_length=config.data.max_length,
             reason=reason,
             seed=config.training.seed,
         )
@@ -143,12 +144,15 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
 
     def load_pretrained(self) -> EncoderSource:
         """Load the pretrained encoder with the task's head."""
+        config = self.config
         labels = self.labels if self.labels else None
-        return load_encoder(self.config.pretrained, head=self.head, labels=labels, seed=self.config.training.seed)
+        source = load_encoder(config.pretrained, head=self.head, labels=labels, seed=config.training.seed)
+        check_adapter_fits(config.lora, config.pretrained, source.hf_config)
+        return source
 
     def digest_model(self, name: str) -> str:
         """Digest the pretrained encoder, which is the same with any head."""
-        return load_encoder(self.config.pretrained, head="plain").digest
+        return folder_digest(self.config.pretrained)
 
     def training_texts(self, train: Any) -> list[str]:
         """Texts of the training examples, which a tokenizer is trained on or its vocabulary extended by."""
@@ -159,7 +163,7 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
         settings = super().choose_training_settings()
         if self.config.architecture == "transformer":
             return settings | {
-                "epochs": FRESH_EPOCHS,
+                "epochs": self.fresh_epochs,
                 "base_learning_rate": min(MAX_FRESH_RATE, FRESH_RATE_SCALE / self.hidden_size),
             }
         if self.config.fine_tuning.freeze_encoder:
@@ -211,11 +215,6 @@ class EncoderExperiment(SupervisedExperiment[BertConfig, "EncoderEvaluator", Spl
                 f"the frozen states of {len(rows):,} texts take about {minutes:.1f} minutes, and --minutes allows "
                 f"{budget_minutes:g} in all: allow at least {2 * minutes:.0f}, or give fewer texts"
             )
-
-    def report_truncation(self, report: TruncationReport, split: str) -> None:
-        """Note how texts that are too long are encoded."""
-        if report.windowed or report.truncated_texts:
-            self.notes.append(f"{split}: {report.format()}")
 
     # ---- interface of a run
 

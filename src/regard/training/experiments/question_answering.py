@@ -28,7 +28,7 @@ from regard.tasks.question_answering import (
 )
 from regard.tasks.span_objective import SpanObjective
 from regard.training.evaluation import Samples
-from regard.training.experiments.base import Notify, prefix_metrics, report_gain, subsample_indices
+from regard.training.experiments.base import Notify, prefix_metrics, report_gain
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import EncoderExperiment
 from regard.training.experiments.supervised import EncodedSplit
@@ -79,7 +79,7 @@ class QuestionAnsweringExperiment(EncoderExperiment[QuestionSplit]):
         self.train = self._leave_out_rows_without_target(self.train)
         self.evaluated = self.valid
         if len(splits.valid) > MAX_EVALUATED:
-            self.evaluated = self.encode(splits.valid.select(np.arange(MAX_EVALUATED)))
+            self.evaluated = self.valid.select(np.arange(MAX_EVALUATED))
 
     def build_objective(self) -> Objective:
         """Build the objective: cross-entropy of the first and the last token of each answer."""
@@ -94,12 +94,17 @@ class QuestionAnsweringExperiment(EncoderExperiment[QuestionSplit]):
             cached_states=self.cache_states(rows, all_positions),
         )
 
-    def encode(self, examples: SquadExamples, split: str = "") -> QuestionSplit:
-        """Encode questions with windows of their passages; report truncation for a named split."""
+    def encode(self, examples: SquadExamples, split: str) -> QuestionSplit:
+        """Encode questions with windows of their passages."""
         questions = [(example.question, example.passage) for example in examples.examples]
-        rows = encode_questions(self.special_tokens, questions, self.max_length, self.config.passages.window_overlap)
-        if split:
-            self.report_truncation(rows.truncation, split)
+        rows = encode_questions(
+            self.special_tokens,
+            questions,
+            self.max_length,
+            self.config.passages.window_overlap,
+            is_causal=self.model_config.causal,
+        )
+        self.report_truncation(rows.truncation, split)
         return QuestionSplit(examples, rows)
 
     def _leave_out_rows_without_target(self, train: QuestionSplit) -> QuestionSplit:
@@ -141,8 +146,7 @@ class QuestionAnsweringExperiment(EncoderExperiment[QuestionSplit]):
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the questions that an evaluation answers."""
         count = max(1, round(fraction * len(self.evaluated.examples)))
-        examples = self.valid.examples
-        self.valid = self.encode(examples.select(subsample_indices(len(examples), count / len(examples))))
+        super().limit_validation(count / len(self.valid.examples))
         self.evaluated = self.valid
 
     def validation_tokens(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from regard.checkpoint.feature_dir import FEATURES, copy_features, describe_features
+from regard.checkpoint.model_files import folder_digest
 from regard.config.rnn_models import RNN_TEXT_PRESETS, RnnClassifierConfig, RnnTaggerConfig, RnnTextConfig
 from regard.config.task_runs import EncoderRun
 from regard.formatting import format_count
@@ -69,8 +70,7 @@ class RnnTextExperiment(TextModelExperiment[ConfigT, EvaluatorT, SplitT]):
 
     def digest_model(self, name: str) -> str:
         """Digest the model of the features at its source, not its copy in the run directory."""
-        fine_tuning = self.config.fine_tuning
-        return load_frozen_features(fine_tuning.features, fine_tuning.feature_layers).digest
+        return folder_digest(self.config.fine_tuning.features)
 
     def encode_splits(self, splits: DataSplits[Any]) -> None:
         """Encode all splits, and cache their features."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regard.checkpoint.native import save_memory_network
 from regard.config.story_run import StoryQARun
-from regard.data.babi import StoryQuestions, hold_out_questions, read_stories
+from regard.data.babi import StoryQuestions
 from regard.errors import UsageError
 from regard.formatting import format_duration
 from regard.metric_table import METRICS
@@ -26,8 +26,14 @@ from regard.tasks.story_qa import StoryPrediction, StoryScores, StoryVocabulary,
 from regard.training.card import model_card
 from regard.training.device import device_of_rank
 from regard.training.experiments.base import prefix_metrics
-from regard.training.experiments.data_splits import reading_notes
-from regard.training.experiments.story_sequence import answers_by_task, count_tasks, report_scores
+from regard.training.experiments.data_splits import DataSplits
+from regard.training.experiments.story_splits import (
+    NUM_SAMPLES,
+    answers_by_task,
+    count_tasks,
+    read_story_splits,
+    report_scores,
+)
 from regard.training.listeners import notify
 from regard.training.memory_trainer import MemoryNetworkTrainer, build_trainer
 from regard.training.procedure import ModelSummary, RunContext, RunPlan, TrainingResult
@@ -37,7 +43,6 @@ from regard.training.trivial_baselines import majority_answer
 from regard.training.verdict import Limit, Verdict, judge
 
 PROBE_SECONDS = 2.0  # of timing before training starts
-NUM_SAMPLES = 2  # questions shown at each evaluation
 
 
 class MemoryNetworkProcedure:
@@ -48,13 +53,11 @@ class MemoryNetworkProcedure:
     verdict: Verdict | None = None  # once all epochs are done
 
     # set by `prepare`
-    stories: StoryQuestions  # to train on
+    splits: DataSplits[StoryQuestions]
     trainer: MemoryNetworkTrainer
     vocabulary: StoryVocabulary
-    valid: StoryQuestions
     valid_examples: StoryExamples
-    test: StoryQuestions | None
-    test_examples: StoryExamples  # where there is a test file
+    test_examples: StoryExamples | None  # where there is a test file
     digests: dict[str, str]  # of the data
 
     def __init__(self, context: RunContext) -> None:
@@ -68,18 +71,16 @@ class MemoryNetworkProcedure:
         config = self.config
         if self.context.distributed.world_size > 1:
             raise UsageError("memory networks are trained by one process, all restarts in parallel: start one process")
-        self._read_splits()
-        self.trainer, self.vocabulary = build_trainer(self.stories, config.memory_network, config.training)
-        self.valid_examples = self._encode(self.valid)
-        if self.test is not None:
-            self.test_examples = self._encode(self.test)
+        self.splits = read_story_splits(config)
+        self.notes += self.splits.notes
+        self.digests = self.splits.digests
+        self.trainer, self.vocabulary = build_trainer(self.splits.all_train, config.memory_network, config.training)
+        self.valid_examples = self._encode(self.splits.valid)
+        self.test_examples = None if self.splits.test is None else self._encode(self.splits.test)
 
     def compute_digests(self, names: Collection[str]) -> dict[str, str]:
         """Digest the stories of these splits as they are now, without preparing anything."""
-        if not names:
-            return {}
-        self._read_splits()
-        return self.digests
+        return read_story_splits(self.config).digests if names else {}
 
     @property
     def scoring(self) -> Scoring:
@@ -91,38 +92,8 @@ class MemoryNetworkProcedure:
         """Name of the metric that chooses the restart."""
         return self.scoring.main(PredictedStoryAnswers.kind)
 
-    # ---- data
-
-    def _read_splits(self) -> None:
-        """Read the stories of all splits, with their digests."""
-        config = self.config
-        self.stories = self._read(config.data.train, "training")
-        self.valid = self._read(config.data.valid, "validation") if config.data.valid else self._hold_out()
-        self.test = self._read(config.test_files, "test") if config.test_files else None
-        self.digests = {"train": self.stories.digest, "valid": self.valid.digest}
-        if self.test is not None:
-            self.digests["test"] = self.test.digest
-
-    def _read(self, files: tuple[str, ...], split: str) -> StoryQuestions:
-        stories = read_stories(files, self.config.data.read)
-        self.notes += reading_notes(stories, split)
-        return stories
-
-    def _hold_out(self) -> StoryQuestions:
-        """Validation questions without files: those that the trainer holds out, or else the training questions."""
-        train, valid = hold_out_questions(self.stories, self.config.training.validation_share)
-        if valid is train:
-            self.notes.append("validation: on the training questions, as none are held out and --valid names no file")
-        else:
-            self.notes.append(f"validation: the {len(valid):,} questions that are held out")
-        return valid
-
     def _encode(self, stories: StoryQuestions) -> StoryExamples:
-        is_strict = self.config.training.unknown_answers == "error"
-        unknown_answers = stories.describe_unknown_answers(self.vocabulary.answers)
-        if unknown_answers and not is_strict:
-            self.notes.append(f"{unknown_answers}; they count as wrong")
-        return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=is_strict)
+        return encode_stories(stories, self.vocabulary, self.trainer.model.config, strict=False)
 
     # ---- interface of a run
 
@@ -163,9 +134,9 @@ class MemoryNetworkProcedure:
         restarts = f"best of {model.num_restarts} restarts in parallel" if model.num_restarts > 1 else "one restart"
         seconds = max_epochs * resolved["seconds"]
         lines = [
-            f"data: {count_tasks(self.stories)}, {len(trainer.train_indices):,} training questions and "
+            f"data: {count_tasks(self.splits.all_train)}, {len(trainer.train_indices):,} training questions and "
             f"{len(trainer.held_out_indices):,} held out; "
-            f"validation {count_tasks(self.valid)}, {len(self.valid):,} questions",
+            f"validation {count_tasks(self.splits.valid)}, {len(self.splits.valid):,} questions",
             f"words: vocabulary of {len(self.vocabulary.words):,}, {len(self.vocabulary.answers):,} of them answers; "
             f"at most {model.config.max_sentence_words} in a sentence or question",
             f"model: {num_parameters:,} parameters, {model.config.summary()}",
@@ -209,7 +180,7 @@ class MemoryNetworkProcedure:
             summary=ModelSummary(
                 trainer.model.config.summary(),
                 trainer.model.num_parameters() // trainer.model.num_restarts,
-                data=f"{len(trainer.train_indices):,} questions of {count_tasks(self.stories)}",
+                data=f"{len(trainer.train_indices):,} questions of {count_tasks(self.splits.all_train)}",
             ),
         )
 
@@ -278,12 +249,12 @@ class MemoryNetworkProcedure:
         metrics["restarts"] = {"best": restart, "train_errors": train_errors.tolist()}
         if trainer.is_done:
             self.verdict = self._judge(metrics)
-            if self.test is not None:
+            if self.test_examples is not None:
                 metrics |= self._score(model, self.test_examples, "test")[0]
         self._save_model(model, metrics, scores)
         samples = [
             (question.text, question.answer, answer.text)
-            for question, answer in zip(self.valid.questions[:NUM_SAMPLES], answers, strict=False)
+            for question, answer in zip(self.splits.valid.questions[:NUM_SAMPLES], answers, strict=False)
         ]
         notify(
             self.context.listeners,
@@ -314,7 +285,7 @@ class MemoryNetworkProcedure:
         lowest_error, errors = trainer.best_restart()
         if not self.scoring.requested:
             return lowest_error, errors
-        examples = self._encode(self.stories.select(trainer.train_indices.tolist()))
+        examples = self._encode(self.splits.all_train.select(trainer.train_indices))
         ranks = {}
         for restart in trainer.finite_restarts:
             answers = predict_answers(trainer.model.restart(restart), self.vocabulary, examples)
@@ -335,7 +306,7 @@ class MemoryNetworkProcedure:
             evaluations,
             metric="valid_error",
             updates=epoch * math.ceil(len(trainer.train_indices) / trainer.config.batch_size),
-            baselines=[majority_answer(answers_by_task(self.stories), answers_by_task(self.valid))],
+            baselines=[majority_answer(answers_by_task(self.splits.train), answers_by_task(self.splits.valid))],
             limit=Limit("--epochs", trainer.config.epochs),
             learning_rate=trainer.config.learning_rate,
         )
@@ -347,7 +318,7 @@ class MemoryNetworkProcedure:
             "unit": self.unit,
             "seed": config.training.seed,
             "data_digests": self.digests,
-            "tasks": self.stories.tasks,
+            "tasks": self.splits.all_train.tasks,
             "metric": self.metric,
             "metrics": metrics,
         }

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.checkpoint.native import TextModelConfig
 from regard.config.models import BertConfig
 from regard.config.rnn_models import RnnClassifierConfig
 from regard.config.story_run import StoryQARun
-from regard.data.babi import StoryQuestions, hold_out_questions, read_stories
-from regard.formatting import format_count
+from regard.data.babi import StoryQuestions
 from regard.models import build_model
 from regard.models.bert import Bert
 from regard.models.rnn_text import RnnClassifier
 from regard.tasks.base import Objective
 from regard.tasks.classification import ClassificationObjective, TextClassificationObjective
 from regard.tasks.predictions import PredictedStoryAnswers, Predictions
-from regard.tasks.story_qa import StoryScores, describe_truncation, score_answers
+from regard.tasks.story_qa import describe_truncation, score_answers
 from regard.tasks.story_sequence import StoryEncoder, StorySequences, story_tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import build_word_tokenizer
@@ -26,12 +28,18 @@ from regard.training.experiments.base import EvaluatorT, Notify, prefix_metrics
 from regard.training.experiments.data_splits import DataSplits
 from regard.training.experiments.fine_tuning import EncoderEvaluator, EncoderExperiment
 from regard.training.experiments.rnn_text import RnnTextExperiment
+from regard.training.experiments.story_splits import (
+    NUM_SAMPLES,
+    answers_by_task,
+    count_tasks,
+    read_story_splits,
+    report_scores,
+)
 from regard.training.experiments.supervised import EncodedSplit, SupervisedExperiment
 from regard.training.trivial_baselines import majority_answer
 from regard.training.verdict import TrivialBaseline
 from regard.training.vocabulary import load_or_train_tokenizer
 
-NUM_SAMPLES = 2  # questions shown at each evaluation
 ConfigT = TypeVar("ConfigT", bound=TextModelConfig)
 
 
@@ -40,6 +48,11 @@ class StorySplit(EncodedSplit[StoryQuestions, Any]):
     """Questions about stories, encoded for a model."""
 
     sequences: StorySequences[Any]
+
+    def select(self, indices: NDArray[np.int64]) -> Self:
+        """The questions at these indices."""
+        sequences = self.sequences.select(indices)
+        return replace(self, examples=self.examples.select(indices), rows=sequences.rows, sequences=sequences)
 
 
 class StorySequenceExperiment(SupervisedExperiment[ConfigT, EvaluatorT, StorySplit]):
@@ -51,40 +64,28 @@ class StorySequenceExperiment(SupervisedExperiment[ConfigT, EvaluatorT, StorySpl
     has_pairs: bool  # whether story and question are a pair of texts with special tokens
 
     # set by `prepare`
+    words: list[str]  # of all training stories, with those that are held out
     encoder: StoryEncoder
 
     # ---- data
 
     def read_splits(self) -> DataSplits[StoryQuestions]:
-        """Read stories; hold some questions out where there are no validation files."""
-        training = self.config.training
-        return DataSplits.read(
-            self.config,
-            read_stories,
-            lambda stories: hold_out_questions(stories, training.validation_share),
-            describe_held_out=self._describe_held_out,
-            find_labels=lambda stories, _: sorted({question.answer for question in stories.questions}),
-        )
-
-    def _describe_held_out(self, valid: StoryQuestions) -> str:
-        if not self.config.training.validation_share:
-            return "on the training questions, as none are held out and --valid names no file"
-        return f"the {len(valid):,} questions that are held out"
+        """Read stories; hold some out where there are no validation files."""
+        splits = read_story_splits(self.config)
+        self.words = story_tokens(splits.all_train)
+        return splits
 
     def load_tokenizer(self, train: StoryQuestions) -> Tokenizer:
         """A tokenizer of the words of the training stories."""
-        return load_or_train_tokenizer(self.folder, lambda: build_word_tokenizer(story_tokens(train)))
+        return load_or_train_tokenizer(self.folder, lambda: build_word_tokenizer(self.words))
 
     def build_encoder(self, tokenizer: Tokenizer) -> StoryEncoder:
         """Encoder of stories with this tokenizer."""
         return StoryEncoder(tokenizer, self.labels, max_length=self.config.data.max_length, has_pairs=self.has_pairs)
 
     def encode(self, examples: StoryQuestions, split: str) -> StorySplit:
-        """Encode questions; note unknown answers, and stories that are too long."""
-        is_strict = self.config.training.unknown_answers == "error"
-        sequences = self.encoder.encode(examples, strict=is_strict)
-        if unknown_answers := examples.describe_unknown_answers(self.labels):
-            self.notes.append(f"{unknown_answers}; they count as wrong")
+        """Encode questions; note stories that are too long."""
+        sequences = self.encoder.encode(examples)
         if truncation := describe_truncation([text.truncated_sentences for text in sequences.texts]):
             self.notes.append(f"{split}: {truncation}: see --max-length")
         return StorySplit(examples, sequences.rows, sequences)
@@ -153,22 +154,6 @@ class StorySequenceExperiment(SupervisedExperiment[ConfigT, EvaluatorT, StorySpl
         return metrics
 
 
-def report_scores(scores: StoryScores, split: str, notify: Notify) -> None:
-    """Report the scores of each task."""
-    for line in scores.lines():
-        notify(f"test: {line}" if split == "test" else line)
-
-
-def count_tasks(stories: StoryQuestions) -> str:
-    """Number of tasks, for the user."""
-    return format_count(len(stories.tasks), "task")
-
-
-def answers_by_task(stories: StoryQuestions) -> list[tuple[str, str]]:
-    """Task and answer of each question."""
-    return [(question.task, question.answer) for question in stories.questions]
-
-
 # ---- RNN
 
 
@@ -230,6 +215,7 @@ class StoryTransformerExperiment(StorySequenceExperiment[BertConfig, EncoderEval
     head = "label"
     problem_type = "single_label_classification"
     has_pairs = True
+    fresh_epochs = StorySequenceExperiment.default_epochs
 
     def prepare_encoding(self, train: StoryQuestions) -> None:
         """Build the vocabulary and the model."""

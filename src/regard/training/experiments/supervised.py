@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.config.task_runs import FineTunedRun
 from regard.tasks.base import Objective
+from regard.text.special_tokens import TruncationReport
 from regard.training.experiments.base import BaseExperiment, ConfigT, EvaluatorT, subsample_indices
-from regard.training.experiments.data_splits import DataSplits, ExamplesT
+from regard.training.experiments.data_splits import DataSplits, ReadExamples
+
+
+class LabelledExamples(ReadExamples, Protocol):
+    """Examples that were read from files, of which some can be selected."""
+
+    def select(self, indices: NDArray[np.int64], /) -> Self: ...
 
 
 class EncodedRows(Protocol):
@@ -20,8 +27,10 @@ class EncodedRows(Protocol):
     @property
     def lengths(self) -> NDArray[np.int64]: ...  # [rows, 1], in tokens
     def __len__(self) -> int: ...
+    def select(self, indices: NDArray[np.int64], /) -> Self: ...  # those of the examples at these indices
 
 
+ExamplesT = TypeVar("ExamplesT", bound=LabelledExamples)
 RowsT = TypeVar("RowsT", bound=EncodedRows)
 
 
@@ -31,6 +40,10 @@ class EncodedSplit(Generic[ExamplesT, RowsT]):
 
     examples: ExamplesT
     rows: RowsT
+
+    def select(self, indices: NDArray[np.int64]) -> Self:
+        """The examples at these indices, encoded as they are; subclasses select what else belongs to them."""
+        return replace(self, examples=self.examples.select(indices), rows=self.rows.select(indices))
 
     @property
     def num_tokens(self) -> int:
@@ -86,6 +99,13 @@ class SupervisedExperiment(BaseExperiment[ConfigT, EvaluatorT], Generic[ConfigT,
         """Encode examples; note how many texts of the split are truncated."""
         raise NotImplementedError
 
+    def report_truncation(self, report: TruncationReport, split: str) -> None:
+        """Note how many texts of a split are truncated, or read in windows."""
+        if report.truncated_texts:
+            self.notes.append(f"{split}: {report.format()}: see --max-length")
+        elif report.windowed:
+            self.notes.append(f"{split}: {report.format()}")
+
     def choose_training_settings(self) -> dict[str, float]:
         """Training settings that suit the task, where the user sets none."""
         batch_tokens = max(1, self.default_batch_rows * self.tokens_per_epoch // len(self.train.rows))
@@ -99,8 +119,7 @@ class SupervisedExperiment(BaseExperiment[ConfigT, EvaluatorT], Generic[ConfigT,
 
     def limit_validation(self, fraction: float) -> None:
         """Validate on this fraction of the validation data only."""
-        examples = self.valid.examples
-        self.valid = self.encode(examples.select(subsample_indices(len(examples), fraction)), "validation")
+        self.valid = self.valid.select(subsample_indices(len(self.valid.examples), fraction))
 
     def validation_tokens(self) -> int:
         """Count the tokens that one evaluation reads."""

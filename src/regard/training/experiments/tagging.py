@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,10 @@ class TaggedSplit(EncodedSplit[TaggedSentences, RowsT]):
     """Tagged sentences, encoded for a model."""
 
     tag_ids: list[NDArray[np.int64]]
+
+    def select(self, indices: NDArray[np.int64]) -> Self:
+        """The sentences at these indices."""
+        return replace(super().select(indices), tag_ids=[self.tag_ids[index] for index in indices])
 
     @property
     def targets(self) -> list[list[str]]:
@@ -331,7 +335,7 @@ class RnnTaggingExperiment(RnnTextExperiment[RnnTaggerConfig, "RnnTaggingEvaluat
         tag_ids = examples.tag_ids(self.labels)
         texts, spans = texts_and_word_spans(examples)
         rows = RnnSentences.encode(self.preprocessor, texts, spans)
-        self.report_truncation(rows, split)
+        self.report_truncation(self.preprocessor.report_truncation(rows), split)
         return TaggedSplit(examples, rows, tag_ids=tag_ids)
 
     def build_objective(self) -> Objective:

@@ -16,12 +16,14 @@ from regard.models.text_classifier import TextClassifierModel
 from regard.tasks.base import Objective
 from regard.tasks.classification import TextClassificationObjective
 from regard.tasks.losses import balanced_weights
+from regard.tasks.metrics import negative_log_likelihood
 from regard.tasks.predictions import PredictedLabels, Predictions
 from regard.tasks.text_model import PreprocessedTexts, label_probabilities
 from regard.training.evaluation import ModelEvaluator, Samples
 from regard.training.experiments.base import Notify, prefix_metrics
 from regard.training.experiments.classification import (
     NUM_SAMPLES,
+    BagOfWordsExperiment,
     LabelledSplit,
     format_label_counts,
     majority_baseline,
@@ -59,7 +61,7 @@ class TextClassificationExperiment(
         """Encode texts and their labels."""
         targets = examples.label_ids(self.labels)
         rows = self.preprocessor.encode(examples.texts)
-        self.report_truncation(rows, split)
+        self.report_truncation(self.preprocessor.report_truncation(rows), split)
         return LabelledSplit(examples, rows, targets=targets)
 
     def build_objective(self) -> Objective:
@@ -112,10 +114,22 @@ class TextClassificationExperiment(
         self, evaluator: TextClassificationEvaluator, notify: Notify
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evaluate the final model on validation and test texts."""
-        metrics, metadata = super().final_evaluation(evaluator, notify)
-        if self.test is not None:
-            metrics |= prefix_metrics("test", self.scoring.compute_final(evaluator.predict_labels(self.test)))
-        return metrics, metadata
+        metrics: dict[str, Any] = {}
+        for name, split in (("valid", self.valid), ("test", self.test)):
+            if split is None:
+                continue
+            predictions = evaluator.predict_labels(split)
+            metrics |= prefix_metrics(name, self.scoring.compute_final(predictions))
+            is_last = name == "test" or self.test is None
+            if is_last:
+                metrics |= self.compare_with_baseline(name, split, predictions, notify)
+        return metrics, {}
+
+    def compare_with_baseline(
+        self, name: str, split: TextLabelledSplit, predictions: PredictedLabels, notify: Notify
+    ) -> dict[str, float]:
+        """Metrics of a comparison with a simple model; there is none of a plugin's family."""
+        return {}
 
     def metadata(self, evaluator: TextClassificationEvaluator) -> dict[str, Any]:
         """Entries of task.json that inference needs, and the columns of the data."""
@@ -123,12 +137,14 @@ class TextClassificationExperiment(
 
 
 class RnnClassificationExperiment(
+    BagOfWordsExperiment[RnnClassifierConfig, "TextClassificationEvaluator", TextLabelledSplit],
     TextClassificationExperiment[RnnClassifierConfig],
     RnnTextExperiment[RnnClassifierConfig, "TextClassificationEvaluator", TextLabelledSplit],
 ):
     """Train an RNN classifier on labelled texts."""
 
     config: ClassifyRun
+    gain_source = "reading in context"
 
     def choose_config(self) -> tuple[RnnClassifierConfig, str]:
         """Choose the sizes by the preset."""
@@ -137,6 +153,14 @@ class RnnClassificationExperiment(
     def base_config(self) -> RnnClassifierConfig:
         """Model config of the run, before its sizes are chosen."""
         return self.config.rnn_classifier
+
+    def compare_with_baseline(
+        self, name: str, split: TextLabelledSplit, predictions: PredictedLabels, notify: Notify
+    ) -> dict[str, float]:
+        """Score the bag-of-words baseline on the same texts, and report what the model gains over it."""
+        if not self.config.fine_tuning.baseline:
+            return {}
+        return self.report_accuracy_gain(name, split, predictions.predictions, notify)
 
 
 class TextClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
@@ -158,10 +182,9 @@ class TextClassificationEvaluator(ModelEvaluator[TextClassifierModel]):
     def predict_labels(self, split: TextLabelledSplit) -> PredictedLabels:
         """Predict the labels of a split."""
         probabilities = label_probabilities(self.model, split.rows)
-        target_probabilities = probabilities[np.arange(len(split.targets)), split.targets].astype(np.float64)
         return PredictedLabels(
             predictions=probabilities.argmax(1),
             references=split.targets,
             labels=self.labels,
-            loss=float(-np.log(np.maximum(target_probabilities, 1e-12)).mean()),
+            loss=negative_log_likelihood(probabilities, split.targets),
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.checkpoint.native import LoadedTextModel, TextModelConfig, load_text_model, save_text_model
 from regard.config.task_runs import EncoderRun
 from regard.config.text_classifier import TextClassifierRun
-from regard.tasks.text_model import PreprocessedTexts, TextPreprocessor
+from regard.tasks.text_model import TextPreprocessor
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train_tokenizer
 from regard.training.experiments.base import EvaluatorT
@@ -53,16 +53,6 @@ class TextModelExperiment(SupervisedExperiment[ConfigT, EvaluatorT, SplitT]):
     def choose_config(self) -> tuple[ConfigT, str]:
         """Choose the model config for this data, and say why."""
         raise NotImplementedError
-
-    def report_truncation(self, texts: PreprocessedTexts, split: str) -> None:
-        """Note how many texts are truncated."""
-        num_truncated = int((texts.truncated > 0).sum())
-        if num_truncated:
-            num_tokens = int(texts.truncated.sum())
-            self.notes.append(
-                f"{num_truncated:,} {split} texts are truncated after {self.preprocessor.max_length} tokens "
-                f"({num_tokens:,} tokens): see --max-length"
-            )
 
     # ---- interface of a run
 
