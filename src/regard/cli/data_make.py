@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -196,18 +196,13 @@ def _write_coreference(request: _Request) -> int:
 
 def _write_brackets(request: _Request) -> int:
     from regard.data.brackets import DEFAULT_COUNT, generate_brackets
+    from regard.data.conll import conll_lines
 
     request.reject(languages=request.languages, distance=request.distances, alignment=request.alignment)
     count = DEFAULT_COUNT if request.count is None else request.count
     rows = list(generate_brackets(count, request.seed, split=request.split, lengths=request.lengths))
-
-    def conll() -> Iterator[str]:
-        for row in rows:
-            yield from (f"{word}\t{depth}" for word, depth in zip(row.words, row.depths, strict=True))
-            yield ""
-
     is_text = request.out[0].removesuffix(".gz").endswith(".txt")
-    request.write((" ".join(row.words) for row in rows) if is_text else conll(), ".conll", ".txt")
+    request.write((" ".join(row.words) for row in rows) if is_text else conll_lines(rows), ".conll", ".txt")
     return len(rows)
 
 

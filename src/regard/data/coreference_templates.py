@@ -17,8 +17,8 @@ from itertools import product
 from random import Random
 
 from regard.data.coreference import CoreferenceRow
-from regard.data.synthetic import SPLITS, split_of_target
-from regard.errors import UsageError, nearest
+from regard.data.synthetic import check_generation, split_of_target
+from regard.errors import UsageError
 
 Pair = tuple[CoreferenceRow, CoreferenceRow]
 DEFAULT_COUNT = 300  # pairs
@@ -142,10 +142,7 @@ def generate_coreference(count: int, seed: int = 1, *, split: str = "train") -> 
     The animal did not get across the bridge because it was too exhausted. it: animal
     The animal did not get across the bridge because it was too icy. it: bridge
     """
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
-    if count < 0:
-        raise UsageError(f"count ({count}) must not be negative")
+    check_generation(count, split)
     random = Random(f"coreference {seed} {split}")
     by_scenario = [scenario.split_pairs(split) for scenario in SCENARIOS]
     for pairs in by_scenario:
