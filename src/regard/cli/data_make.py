@@ -24,7 +24,7 @@ A source of recall is letters with one digit among them, its target the digit: `
 the digit are the distance, between LOW and HIGH of --distance with equal probability; every source has HIGH letters.
 
 Coreference is pairs of sentences that differ in one word, which decides what the pronoun means, for `regard heads
---links`: a .tsv of sentence, index of the pronoun, right and wrong noun. No sentence is in two splits.
+--links`: a .tsv of sentence, index of the pronoun, right and wrong noun, and scenario. No sentence is in two splits.
 
 Brackets are nested, with letters between them, for `regard probe --target depth`: words and their depth in the columns
 of a .conll file, or the words alone in a .txt file, to train a model on.
