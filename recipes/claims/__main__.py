@@ -87,13 +87,13 @@ def claims(
         note(f"{len(recipes) - len(waiting)} of {len(recipes)} claims have a result that is up to date: skipped")
     if not quick:
         note(_describe_budget(waiting))
-    from recipes.claims.check import ClaimCheck, InterruptedCheckError, Workplace
+    from recipes.claims.check import CheckContext, ClaimCheck, InterruptedCheckError
 
     start = time.monotonic()
     missing = []
     failed = []
     with progress_listener(as_json) as listener:
-        workplace = Workplace(
+        check_context = CheckContext(
             Path(out),
             Path(data) if data else None,
             threads=threads or min(MAX_THREADS, available_cores()),
@@ -101,7 +101,7 @@ def claims(
             listeners=[] if quick else [listener],
             report=note,
         )
-        checks = {name: ClaimCheck(name, config, workplace) for name, config in waiting.items()}
+        checks = {name: ClaimCheck(name, config, check_context) for name, config in waiting.items()}
         for check in checks.values():  # all of them before the first training, so that a mistake costs no time
             check.check()
         for index, (name, check) in enumerate(checks.items(), 1):

@@ -45,8 +45,8 @@ class InterruptedCheckError(UsageError):
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """Where and how claims are checked."""
+class CheckContext:
+    """What the checks of all claims share: folders, threads, listeners."""
 
     out: Path  # of the runs
     data_root: Path | None = None  # of named data sets
@@ -57,20 +57,20 @@ class Workplace:
 
 
 class ClaimCheck:
-    """One claim at work: its folder holds data, runs and what is measured so far."""
+    """Check of one claim. Its folder keeps data, runs and finished measurements, so that a check can resume."""
 
-    def __init__(self, name: str, config: ClaimConfig, workplace: Workplace) -> None:
+    def __init__(self, name: str, config: ClaimConfig, context: CheckContext) -> None:
         self.name = name
         self.config = config
-        self.workplace = workplace
-        trial = "-quick" if workplace.is_quick else ""
-        self.folder = workplace.out / f"{name}-{config.digest()[:8]}{trial}"
+        self.context = context
+        trial = "-quick" if context.is_quick else ""
+        self.folder = context.out / f"{name}-{config.digest()[:8]}{trial}"
         self.models = {model: {**config.settings, **entry} for model, entry in config.models.items()}
 
     def run(self) -> ClaimResult:
         """Train and measure what is not measured yet, one seed after another; then judge."""
         self.check()
-        report = self.workplace.report
+        report = self.context.report
         for seed in self.seeds:
             for model in self.config.models:
                 if self._key(model, seed) in self.measured:
@@ -97,7 +97,7 @@ class ClaimCheck:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Seeds of the claim; of a short trial, the first one that is needed."""
-        return self.config.seeds[:1] if self.workplace.is_quick else self.config.seeds
+        return self.config.seeds[:1] if self.context.is_quick else self.config.seeds
 
     @cached_property
     def measured(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class ClaimCheck:
         row = self.config.measure_row
         data = self._prepare_data(self.models[model], seed)
         settings = self._resolve_bases(self.models[model])
-        parameters = {**self.config.parameters, **(row.quick if self.workplace.is_quick else {})}
+        parameters = {**self.config.parameters, **(row.quick if self.context.is_quick else {})}
         folder = self.folder / self._key(model, seed)
         run = None
         earlier_seconds = 0.0
@@ -126,14 +126,14 @@ class ClaimCheck:
             run = self.build_config(settings, data, seed)
             earlier_seconds = self._train(run, folder)
         else:
-            torch.set_num_threads(self.workplace.threads)
-        subject = Subject(settings, seed, threads=self.workplace.threads, folder=folder, data=data, run=run)
+            torch.set_num_threads(self.context.threads)
+        subject = Subject(settings, seed, threads=self.context.threads, folder=folder, data=data, run=run)
         return row.resolve()(subject, **parameters), earlier_seconds
 
     def _train(self, run: RunConfig, folder: Path) -> float:
         """Train or resume a run; return the seconds that it took before this process."""
         start = time.monotonic()
-        training = train_run(run, folder, listeners=self.workplace.listeners)
+        training = train_run(run, folder, listeners=self.context.listeners)
         if not training.is_finished:
             raise InterruptedCheckError(
                 f"{training.reason} stopped {folder} at {training.step}: the same command resumes"
@@ -142,13 +142,13 @@ class ClaimCheck:
 
     def _prepare_data(self, settings: Mapping[str, Any], seed: int) -> ClaimData:
         """Data of a model or base: its own, or those of the claim."""
-        workplace = self.workplace
+        context = self.context
         return prepare_data(
             settings.get(DATA, self.config.data),
-            workplace.data_root,
-            workplace.out / "data",
+            context.data_root,
+            context.out / "data",
             seed=seed,
-            is_quick=workplace.is_quick,
+            is_quick=context.is_quick,
         )
 
     def build_config(self, settings: Mapping[str, Any], data: ClaimData, seed: int) -> RunConfig:
@@ -158,7 +158,7 @@ class ClaimCheck:
             settings |= parse_architecture(settings.pop("model"))
         task = str(settings.pop("task", DEFAULT_TASK))
         known = {setting.path for setting in run_config_class(task).knobs()}
-        defaults: dict[str, Any] = {"training.threads": self.workplace.threads}
+        defaults: dict[str, Any] = {"training.threads": self.context.threads}
         is_memory_network = task == STORY_TASK and settings.get("architecture", MEMORY_NETWORK) == MEMORY_NETWORK
         if "training.precision" in known and not is_memory_network:
             defaults["training.precision"] = DEFAULT_PRECISION
@@ -168,7 +168,7 @@ class ClaimCheck:
             defaults["fine_tuning.baseline"] = False
         settings = {**defaults, **settings, "training.seed": seed}
         settings |= {"data.train": list(data.train), "data.valid": list(data.valid)}
-        if self.workplace.is_quick:
+        if self.context.is_quick:
             quick_settings = {**QUICK_SETTINGS, "training.steps": self.config.measure_row.quick_steps}
             settings |= QUICK_MEMORY_SETTINGS if is_memory_network else quick_settings
         return build_run(task, settings)
@@ -182,13 +182,13 @@ class ClaimCheck:
 
     def _train_base(self, name: str) -> Path:
         if name == MINILM:
-            return find_minilm(self.workplace.data_root)
+            return find_minilm(self.context.data_root)
         if name not in self.config.bases:
             raise ConfigError(f"unknown base @{name}{nearest(name, [*self.config.bases, MINILM])}")
         folder = self.folder / f"base-{name}"
         settings = self.config.bases[name]
         seed = self.config.seeds[0]
-        self.workplace.report(f"{self.name}: base {name}")
+        self.context.report(f"{self.name}: base {name}")
         self._train(self.build_config(settings, self._prepare_data(settings, seed), seed), folder)
         return folder
 
@@ -205,7 +205,7 @@ class ClaimCheck:
             seeds=self.seeds,
             rules=tuple(judge_rule(rule, measurements) for rule in self.config.rules),
             measurements=measurements,
-            machine=describe_machine(self.workplace.threads),
+            machine=describe_machine(self.context.threads),
             minutes=seconds / 60,
         )
 

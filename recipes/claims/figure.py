@@ -21,7 +21,7 @@ MARGIN = 14.0  # between names, axis and right edge
 LABEL = 11.0  # font size
 DOT = 3.2
 MEAN_HEIGHT = 9.0
-GROUND = "#ffffff"
+BACKGROUND = "#ffffff"
 
 
 def draw_result(result: Mapping[str, Any]) -> str:
@@ -29,13 +29,13 @@ def draw_result(result: Mapping[str, Any]) -> str:
     if result["curves"]:
         x_label = MEASURES[result["measure"]["name"]].x_label
         chart = line_chart(result["curves"], title=result["claim"], x_label=x_label, y_label=result["unit"])
-        return _with_ground(chart)
+        return _with_background(chart)
     return _draw_dots(result)
 
 
-def _with_ground(chart: str) -> str:
+def _with_background(chart: str) -> str:
     """A chart for a page of its own: its text is black, on white whatever surrounds it."""
-    return re.sub(r"(<title>)", rf"<style>svg{{background:{GROUND};color:#1d2129}}</style>\1", chart, count=1)
+    return re.sub(r"(<title>)", rf"<style>svg{{background:{BACKGROUND};color:#1d2129}}</style>\1", chart, count=1)
 
 
 def _draw_dots(result: Mapping[str, Any]) -> str:

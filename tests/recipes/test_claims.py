@@ -16,7 +16,7 @@ import pytest
 
 from recipes.claims import page
 from recipes.claims.__main__ import PROGRAM, claims
-from recipes.claims.check import MEASURED, ClaimCheck, Workplace
+from recipes.claims.check import MEASURED, CheckContext, ClaimCheck
 from recipes.claims.claim import MAX_MINUTES, ClaimConfig, claim_files, find_claim, read_claim
 from recipes.claims.data import check_data
 from recipes.claims.result import is_current, read_result
@@ -31,7 +31,7 @@ SMALL_CLAIM: dict[str, Any] = {
     "claim": "Models that learn longer are better at copying.",
     "source": "Everybody",
     "method": "Strings of letters are copied.",
-    "data": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
+    "data": {"kind": "copy", "train_rows": 400, "test_rows": 20, "lengths": [2, 3]},
     "measure": {"name": "test_metric", "metric": "exact_match"},
     "settings": {
         "preset": "custom",
@@ -78,7 +78,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_builds_the_configs_of_all_its_runs(name: str, tmp_path: Path) -> None:
     config = read_claim(RECIPES[name])
-    ClaimCheck(name, config, Workplace(tmp_path)).check()
+    ClaimCheck(name, config, CheckContext(tmp_path)).check()
     assert not list(tmp_path.iterdir()), "checking a recipe trains nothing"
     for entry in (config.to_dict(), *config.models.values(), *config.bases.values()):
         data = entry.get("data", {})
@@ -155,14 +155,14 @@ def test_a_finished_claim_is_skipped(checked: Path, capfd: pytest.CaptureFixture
 
 def test_an_interrupted_check_repeats_nothing_that_is_measured(checked: Path) -> None:
     runs = checked / "runs"
-    check = ClaimCheck("longer-is-better", ClaimConfig.from_dict(SMALL_CLAIM), Workplace(runs))
+    check = ClaimCheck("longer-is-better", ClaimConfig.from_dict(SMALL_CLAIM), CheckContext(runs))
     measured = json.loads((check.folder / MEASURED).read_text())
     weights = {path: path.stat().st_mtime_ns for path in check.folder.glob("*/model.safetensors")}
     assert len(weights) == 6
     del measured["longer-3"]
     (check.folder / MEASURED).write_text(json.dumps(measured))
     reports: list[str] = []
-    again = ClaimCheck(check.name, check.config, Workplace(runs, report=reports.append)).run()
+    again = ClaimCheck(check.name, check.config, CheckContext(runs, report=reports.append)).run()
     assert [report.split(":")[1].strip() for report in reports] == ["longer, seed 3"] * 2
     assert {path: path.stat().st_mtime_ns for path in weights} == weights, "finished runs are not trained again"
     written = json.loads((checked / "results/longer-is-better.json").read_text())
@@ -182,7 +182,7 @@ def test_models_start_from_a_base_that_is_trained_once(tmp_path: Path) -> None:
         "rule": ["tuned > -1"],
     }
     config = ClaimConfig.from_dict({**SMALL_CLAIM, **changes})
-    check = ClaimCheck("base", config, Workplace(tmp_path, is_quick=True))
+    check = ClaimCheck("base", config, CheckContext(tmp_path, is_quick=True))
     result = check.run()
     assert result.verdict == "holds"
     run_state = json.loads((check.folder / "tuned-1/run.json").read_text())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.claims.check import ClaimCheck, Workplace
+from recipes.claims.check import CheckContext, ClaimCheck
 from recipes.claims.claim import ClaimConfig
 from recipes.claims.measure import MEASURES, Measurement, Subject
 from recipes.claims.measures import cost, heads, positions, probes, quality, reach
@@ -28,7 +28,7 @@ GPT = {"hidden_size": 16, "stack.num_layers": 1, "stack.num_heads": 2, "stack.fe
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A translation model after a few updates, evaluated after each."""
     folder = tmp_path_factory.mktemp("measures")
-    check = ClaimCheck("trained", ClaimConfig.from_dict(SMALL_CLAIM), Workplace(folder))
+    check = ClaimCheck("trained", ClaimConfig.from_dict(SMALL_CLAIM), CheckContext(folder))
     data = check._prepare_data(check.models["longer"], 1)
     changes = {"training.steps": 3, "training.evaluate_every": 1}
     run: RunConfig = check.build_config({**check.models["longer"], **changes}, data, 1)
@@ -176,8 +176,9 @@ def test_a_metric_of_the_runs_own_test_is_taken_from_its_result(tmp_path: Path) 
 
 
 def test_influence_is_measured_by_distance(tmp_path: Path) -> None:
-    changes = {"data": {"kind": "recall", "count": 300, "tested": 30, "distances": [0, 11]}, "rule": ["longer > 0"]}
-    check = ClaimCheck("recall", ClaimConfig.from_dict({**SMALL_CLAIM, **changes}), Workplace(tmp_path))
+    data_settings = {"kind": "recall", "train_rows": 300, "test_rows": 30, "distances": [0, 11]}
+    changes = {"data": data_settings, "rule": ["longer > 0"]}
+    check = ClaimCheck("recall", ClaimConfig.from_dict({**SMALL_CLAIM, **changes}), CheckContext(tmp_path))
     data = check._prepare_data(check.models["short"], 1)
     train_run(check.build_config(check.models["short"], data, 1), tmp_path / "run")
     subject = Subject({}, 1, threads=1, folder=tmp_path / "run", data=data)
