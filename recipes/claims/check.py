@@ -34,6 +34,7 @@ MEASURED = "measured.json"  # what is measured so far, in the folder of a claim'
 REFERENCE = "@"  # before the name of a base, or of MiniLM, in a setting
 MINILM = "minilm"
 DEFAULT_TASK = "translate"
+THREADS = "training.threads"
 DEFAULT_PRECISION = "float32"  # the same bits everywhere, and no time for measuring another
 QUICK_SETTINGS = {"training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
 QUICK_MEMORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
@@ -57,14 +58,17 @@ class CheckContext:
 
 
 class ClaimCheck:
-    """Check of one claim. Its folder keeps data, runs and finished measurements, so that a check can resume."""
+    """Check of one claim. Its folder keeps data, runs and finished measurements, so that a check can resume.
+
+    Runs with another number of threads have a folder of their own: it decides what is reached within a time limit.
+    """
 
     def __init__(self, name: str, config: ClaimConfig, context: CheckContext) -> None:
         self.name = name
         self.config = config
         self.context = context
         trial = "-quick" if context.is_quick else ""
-        self.folder = context.out / f"{name}-{config.digest()[:8]}{trial}"
+        self.folder = context.out / f"{name}-{config.run_digest()[:8]}-threads{context.threads}{trial}"
         self.models = {model: {**config.settings, **entry} for model, entry in config.models.items()}
 
     def run(self) -> ClaimResult:
@@ -85,11 +89,17 @@ class ClaimCheck:
         return self.judge()
 
     def check(self) -> None:
-        """Check data and parameters of the measure, and build the configs of all runs, before any time is spent."""
-        self.config.measure_row.check(self.config.parameters)
+        """Check data, parameters of the measure and numbers of the rules, and build the configs of all runs.
+
+        Nothing is trained before.
+        """
+        row = self.config.measure_row
+        row.check(self.config.parameters)
+        for rule in self.config.rules:
+            rule.check_numbers(row.number_names(self.config.parameters))
         for settings in (*self.config.bases.values(), *self.models.values()):
             check_data(settings.get(DATA, self.config.data))
-        if not self.config.measure_row.trains:
+        if not row.trains:
             return
         for settings in (*self.config.bases.values(), *self.models.values()):
             self.build_config(settings, ClaimData(train=("train",), test=("test",)), self.seeds[0])
@@ -117,7 +127,7 @@ class ClaimCheck:
         """Measure one model with one seed; also return seconds of training before an interruption."""
         row = self.config.measure_row
         data = self._prepare_data(self.models[model], seed)
-        settings = self._resolve_bases(self.models[model])
+        settings = self._resolve_bases(self.models[model], seed)
         parameters = {**self.config.parameters, **(row.quick if self.context.is_quick else {})}
         folder = self.folder / self._key(model, seed)
         run = None
@@ -156,9 +166,11 @@ class ClaimCheck:
         settings = {name: value for name, value in settings.items() if name != DATA}
         if isinstance(settings.get("model"), str):
             settings |= parse_architecture(settings.pop("model"))
+        if THREADS in settings:
+            raise ConfigError(f"{THREADS} is no setting of a claim: --threads applies to all of its models alike")
         task = str(settings.pop("task", DEFAULT_TASK))
         known = {setting.path for setting in run_config_class(task).knobs()}
-        defaults: dict[str, Any] = {"training.threads": self.context.threads}
+        defaults: dict[str, Any] = {THREADS: self.context.threads}
         is_memory_network = task == STORY_TASK and settings.get("architecture", MEMORY_NETWORK) == MEMORY_NETWORK
         if "training.precision" in known and not is_memory_network:
             defaults["training.precision"] = DEFAULT_PRECISION
@@ -173,22 +185,22 @@ class ClaimCheck:
             settings |= QUICK_MEMORY_SETTINGS if is_memory_network else quick_settings
         return build_run(task, settings)
 
-    def _resolve_bases(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace references to bases by the folders of their runs, which are trained first."""
-        return {
-            name: str(self._train_base(value[1:])) if isinstance(value, str) and value.startswith(REFERENCE) else value
-            for name, value in settings.items()
-        }
+    def _resolve_bases(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """Replace references to bases by the folders of their runs, which are trained first, with the same seed."""
+        resolved = dict(settings)
+        for name, value in settings.items():
+            if isinstance(value, str) and value.startswith(REFERENCE):
+                resolved[name] = str(self._train_base(value.removeprefix(REFERENCE), seed))
+        return resolved
 
-    def _train_base(self, name: str) -> Path:
+    def _train_base(self, name: str, seed: int) -> Path:
         if name == MINILM:
             return find_minilm(self.context.data_root)
         if name not in self.config.bases:
             raise ConfigError(f"unknown base @{name}{nearest(name, [*self.config.bases, MINILM])}")
-        folder = self.folder / f"base-{name}"
+        folder = self.folder / f"base-{self._key(name, seed)}"
         settings = self.config.bases[name]
-        seed = self.config.seeds[0]
-        self.context.report(f"{self.name}: base {name}")
+        self.context.report(f"{self.name}: base {name}, seed {seed}")
         self._train(self.build_config(settings, self._prepare_data(settings, seed), seed), folder)
         return folder
 

@@ -49,6 +49,7 @@ def validation_metric(subject: Subject, *, metric: str) -> Measurement:
 def minutes_to(subject: Subject, *, metric: str, bound: float) -> Measurement:
     """Minutes of training until the validation metric first reached a value; a run that never did counts in full.
 
+    `has_reached` is 0 for such a run, whose minutes are a lower bound: a rule about such runs alone stays undecided.
     The log holds no times, so that equal runs have equal logs: an update counts as its share of the training time.
     """
     result = RunDirectory(subject.folder).read_run()["result"]
