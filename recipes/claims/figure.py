@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from recipes.claims.measure import MEASURES
-from recipes.claims.rules import Rule
+from recipes.claims.rules import HAS_REACHED, Rule
 from regard.report.charts import line_chart, round_values
 from regard.view.drawing import Drawing, text_width
 from regard.view.palette import HEAD_COLOURS, THEMES
@@ -71,5 +71,7 @@ def _draw_dots(result: Mapping[str, Any]) -> str:
 
 
 def _shown_numbers(result: Mapping[str, Any]) -> dict[tuple[str, str], list[float | None]]:
+    """Values of the numbers that rules refer to, but for those that are no quantity of the axis."""
     references = [reference for rule in result["rules"] for reference in Rule.parse(rule["rule"]).references()]
-    return {(model, name): result["measured"][model][name] for model, name in dict.fromkeys(references)}
+    shown = (reference for reference in dict.fromkeys(references) if reference[1] != HAS_REACHED)
+    return {(model, name): result["measured"][model][name] for model, name in shown}
