@@ -104,8 +104,8 @@ class Measure:
             for name, values in lists.items():
                 if not isinstance(values, list):
                     raise ConfigError(f"measure: {name} must be a list of numbers, not {values!r}")
-            for values in product(*lists.values()):
-                names.append(template.format(**dict(zip(lists, values, strict=True))))
+            for combination in product(*lists.values()):
+                names.append(template.format(**dict(zip(lists, combination, strict=True))))
         return names
 
     def resolve(self) -> Any:
