@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from regard.errors import InterruptedTrainingError, RegardError, TrainingError
 from regard.formatting import format_count, format_duration
 from regard.hardware import available_cores
 
+if TYPE_CHECKING:
+    from recipes.claims.check import ClaimCheck
+
 PROGRAM = "python -m recipes.claims"
 RESULTS = Path("benchmarks/results/claims")
 RUNS = Path("runs/claims")
@@ -27,7 +31,8 @@ HELP = """Check claims about attention from the literature: train the models tha
 decide by the rule that its recipe fixed beforehand.
 
 NAMES are claims of recipes/claims/, or recipe files; without any, all are checked. What is finished is not repeated: a
-claim whose result belongs to its recipe is skipped, an interrupted one resumes where it was.
+claim whose result belongs to its recipe is skipped, an interrupted one resumes where it was, and one of which only the
+rule has changed is decided again without training.
 
 \b
   python -m recipes.claims --list
@@ -53,7 +58,12 @@ claim whose result belongs to its recipe is skipped, an interrupted one resumes 
             metavar="FOLDER",
             help=f"Where results and figures go. [default: {RESULTS}; with --quick, the folder of the runs]",
         ),
-        Option(["--threads"], type=click.IntRange(1), help="CPU threads. [default: 2, or as many as there are cores]"),
+        Option(
+            ["--threads"],
+            type=click.IntRange(1),
+            help="CPU threads; an interrupted claim resumes with the same number only. [default: 2, or as many as "
+            "there are cores]",
+        ),
         Option(
             ["--quick"], is_flag=True, help="A trial of seconds: tiny data, two updates; the verdict means nothing."
         ),
@@ -87,13 +97,11 @@ def claims(
         note(f"{len(recipes) - len(waiting)} of {len(recipes)} claims have a result that is up to date: skipped")
     if not quick:
         note(_describe_budget(waiting))
-    from recipes.claims.check import ClaimCheck, Workplace
+    from recipes.claims.check import CheckContext, ClaimCheck
 
     start = time.monotonic()
-    missing = []
-    failed = []
     with progress_listener(as_json) as listener:
-        workplace = Workplace(
+        check_context = CheckContext(
             Path(out),
             Path(data) if data else None,
             threads=threads or min(MAX_THREADS, available_cores()),
@@ -101,31 +109,40 @@ def claims(
             listeners=[] if quick else [listener],
             report=note,
         )
-        checks = {name: ClaimCheck(name, config, workplace) for name, config in waiting.items()}
+        checks = {name: ClaimCheck(name, config, check_context) for name, config in waiting.items()}
         for check in checks.values():  # all of them before the first training, so that a mistake costs no time
             check.check()
-        for index, (name, check) in enumerate(checks.items(), 1):
-            note(f"claim {index} of {len(checks)}: {name}")
-            try:
-                result = check.run()
-            except MissingDataError as error:
-                note(f"skipped: {name}: {error}")
-                missing.append(name)
-                continue
-            except InterruptedTrainingError:
-                raise
-            except RegardError as error:  # the other claims are checked all the same
-                note(f"failed: {name}: {error}")
-                failed.append(name)
-                continue
-            paths = result.write(results_folder)
-            print_result(result.to_dict(), _describe_result(result, paths), as_json)
+        missing, failed = _run_checks(checks, results_folder, as_json)
     seconds = time.monotonic() - start
     note(f"{format_count(len(waiting) - len(missing) - len(failed), 'claim')} checked in {format_duration(seconds)}")
     if missing:
         note(f"{len(missing)} skipped for lack of data: {', '.join(missing)}")
     if failed:
         raise TrainingError(f"{len(failed)} failed (see above): {', '.join(failed)}")
+
+
+def _run_checks(checks: Mapping[str, ClaimCheck], results_folder: Path, as_json: bool) -> tuple[list[str], list[str]]:
+    """Check each claim and write its result; return the names of those that lack data, and of those that failed."""
+
+    missing = []
+    failed = []
+    for index, (name, check) in enumerate(checks.items(), 1):
+        note(f"claim {index} of {len(checks)}: {name}")
+        try:
+            result = check.run()
+        except MissingDataError as error:
+            note(f"skipped: {name}: {error}")
+            missing.append(name)
+            continue
+        except InterruptedTrainingError:
+            raise
+        except RegardError as error:  # the other claims are checked all the same
+            note(f"failed: {name}: {error}")
+            failed.append(name)
+            continue
+        paths = result.write(results_folder)
+        print_result(result.to_dict(), _describe_result(result, paths), as_json)
+    return missing, failed
 
 
 def _read_recipes(names: Sequence[str]) -> dict[str, ClaimConfig]:

@@ -34,6 +34,7 @@ MEASURED = "measured.json"  # what is measured so far, in the folder of a claim'
 REFERENCE = "@"  # before the name of a base, or of MiniLM, in a setting
 MINILM = "minilm"
 DEFAULT_TASK = "translate"
+THREADS = "training.threads"
 DEFAULT_PRECISION = "float32"  # the same bits everywhere, and no time for measuring another
 QUICK_SETTINGS = {"training.epochs": 0, "training.minutes": 0, "training.stop_at": 0}
 QUICK_MEMORY_SETTINGS = {"training.epochs": 1, "training.linear_start_epochs": 1, "training.restarts": 1}
@@ -41,8 +42,8 @@ Report = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """Where and how claims are checked."""
+class CheckContext:
+    """What the checks of all claims share: folders, threads, listeners."""
 
     out: Path  # of the runs
     data_root: Path | None = None  # of named data sets
@@ -53,20 +54,23 @@ class Workplace:
 
 
 class ClaimCheck:
-    """One claim at work: its folder holds data, runs and what is measured so far."""
+    """Check of one claim. Its folder keeps data, runs and finished measurements, so that a check can resume.
 
-    def __init__(self, name: str, config: ClaimConfig, workplace: Workplace) -> None:
+    Runs with another number of threads have a folder of their own: it decides what is reached within a time limit.
+    """
+
+    def __init__(self, name: str, config: ClaimConfig, context: CheckContext) -> None:
         self.name = name
         self.config = config
-        self.workplace = workplace
-        trial = "-quick" if workplace.is_quick else ""
-        self.folder = workplace.out / f"{name}-{config.digest()[:8]}{trial}"
+        self.context = context
+        trial = "-quick" if context.is_quick else ""
+        self.folder = context.out / f"{name}-{config.run_digest()[:8]}-threads{context.threads}{trial}"
         self.models = {model: {**config.settings, **entry} for model, entry in config.models.items()}
 
     def run(self) -> ClaimResult:
         """Train and measure what is not measured yet, one seed after another; then judge."""
         self.check()
-        report = self.workplace.report
+        report = self.context.report
         for seed in self.seeds:
             for model in self.config.models:
                 if self._key(model, seed) in self.measured:
@@ -81,11 +85,17 @@ class ClaimCheck:
         return self.judge()
 
     def check(self) -> None:
-        """Check data and parameters of the measure, and build the configs of all runs, before any time is spent."""
-        self.config.measure_row.check(self.config.parameters)
+        """Check data, parameters of the measure and numbers of the rules, and build the configs of all runs.
+
+        Nothing is trained before.
+        """
+        row = self.config.measure_row
+        row.check(self.config.parameters)
+        for rule in self.config.rules:
+            rule.check_numbers(row.number_names(self.config.parameters))
         for settings in (*self.config.bases.values(), *self.models.values()):
             check_data(settings.get(DATA, self.config.data))
-        if not self.config.measure_row.trains:
+        if not row.trains:
             return
         for settings in (*self.config.bases.values(), *self.models.values()):
             self.build_config(settings, ClaimData(train=("train",), test=("test",)), self.seeds[0])
@@ -93,7 +103,7 @@ class ClaimCheck:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Seeds of the claim; of a short trial, the first one that is needed."""
-        return self.config.seeds[:1] if self.workplace.is_quick else self.config.seeds
+        return self.config.seeds[:1] if self.context.is_quick else self.config.seeds
 
     @cached_property
     def measured(self) -> dict[str, Any]:
@@ -113,8 +123,8 @@ class ClaimCheck:
         """Measure one model with one seed; also return seconds of training before an interruption."""
         row = self.config.measure_row
         data = self._prepare_data(self.models[model], seed)
-        settings = self._resolve_bases(self.models[model])
-        parameters = {**self.config.parameters, **(row.quick if self.workplace.is_quick else {})}
+        settings = self._resolve_bases(self.models[model], seed)
+        parameters = {**self.config.parameters, **(row.quick if self.context.is_quick else {})}
         folder = self.folder / self._key(model, seed)
         run = None
         earlier_seconds = 0.0
@@ -122,25 +132,25 @@ class ClaimCheck:
             run = self.build_config(settings, data, seed)
             earlier_seconds = self._train(run, folder)
         else:
-            torch.set_num_threads(self.workplace.threads)
-        subject = Subject(settings, seed, threads=self.workplace.threads, folder=folder, data=data, run=run)
+            torch.set_num_threads(self.context.threads)
+        subject = Subject(settings, seed, threads=self.context.threads, folder=folder, data=data, run=run)
         return row.resolve()(subject, **parameters), earlier_seconds
 
     def _train(self, run: RunConfig, folder: Path) -> float:
         """Train or resume a run; return the seconds that it took before this process."""
         start = time.monotonic()
-        training = train_to_end(run, folder, name=str(folder), listeners=self.workplace.listeners)
+        training = train_to_end(run, folder, name=str(folder), listeners=self.context.listeners)
         return max(0.0, training.seconds - (time.monotonic() - start))
 
     def _prepare_data(self, settings: Mapping[str, Any], seed: int) -> ClaimData:
         """Data of a model or base: its own, or those of the claim."""
-        workplace = self.workplace
+        context = self.context
         return prepare_data(
             settings.get(DATA, self.config.data),
-            workplace.data_root,
-            workplace.out / "data",
+            context.data_root,
+            context.out / "data",
             seed=seed,
-            is_quick=workplace.is_quick,
+            is_quick=context.is_quick,
         )
 
     def build_config(self, settings: Mapping[str, Any], data: ClaimData, seed: int) -> RunConfig:
@@ -148,9 +158,11 @@ class ClaimCheck:
         settings = {name: value for name, value in settings.items() if name != DATA}
         if isinstance(settings.get("model"), str):
             settings |= parse_architecture(settings.pop("model"))
+        if THREADS in settings:
+            raise ConfigError(f"{THREADS} is no setting of a claim: --threads applies to all of its models alike")
         task = str(settings.pop("task", DEFAULT_TASK))
         known = {setting.path for setting in run_config_class(task).knobs()}
-        defaults: dict[str, Any] = {"training.threads": self.workplace.threads}
+        defaults: dict[str, Any] = {THREADS: self.context.threads}
         is_memory_network = task == STORY_TASK and settings.get("architecture", MEMORY_NETWORK) == MEMORY_NETWORK
         if "training.precision" in known and not is_memory_network:
             defaults["training.precision"] = DEFAULT_PRECISION
@@ -160,27 +172,27 @@ class ClaimCheck:
             defaults["fine_tuning.baseline"] = False
         settings = {**defaults, **settings, "training.seed": seed}
         settings |= {"data.train": list(data.train), "data.valid": list(data.valid)}
-        if self.workplace.is_quick:
+        if self.context.is_quick:
             quick_settings = {**QUICK_SETTINGS, "training.steps": self.config.measure_row.quick_steps}
             settings |= QUICK_MEMORY_SETTINGS if is_memory_network else quick_settings
         return build_run(task, settings)
 
-    def _resolve_bases(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace references to bases by the folders of their runs, which are trained first."""
-        return {
-            name: str(self._train_base(value[1:])) if isinstance(value, str) and value.startswith(REFERENCE) else value
-            for name, value in settings.items()
-        }
+    def _resolve_bases(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """Replace references to bases by the folders of their runs, which are trained first, with the same seed."""
+        resolved = dict(settings)
+        for name, value in settings.items():
+            if isinstance(value, str) and value.startswith(REFERENCE):
+                resolved[name] = str(self._train_base(value.removeprefix(REFERENCE), seed))
+        return resolved
 
-    def _train_base(self, name: str) -> Path:
+    def _train_base(self, name: str, seed: int) -> Path:
         if name == MINILM:
-            return find_minilm(self.workplace.data_root)
+            return find_minilm(self.context.data_root)
         if name not in self.config.bases:
             raise ConfigError(f"unknown base @{name}{nearest(name, [*self.config.bases, MINILM])}")
-        folder = self.folder / f"base-{name}"
+        folder = self.folder / f"base-{self._key(name, seed)}"
         settings = self.config.bases[name]
-        seed = self.config.seeds[0]
-        self.workplace.report(f"{self.name}: base {name}")
+        self.context.report(f"{self.name}: base {name}, seed {seed}")
         self._train(self.build_config(settings, self._prepare_data(settings, seed), seed), folder)
         return folder
 
@@ -197,7 +209,7 @@ class ClaimCheck:
             seeds=self.seeds,
             rules=tuple(judge_rule(rule, measurements) for rule in self.config.rules),
             measurements=measurements,
-            machine=describe_machine(self.workplace.threads),
+            machine=describe_machine(self.context.threads),
             minutes=seconds / 60,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from regard.metric_table import METRICS
 FOLDER = Path(__file__).parent
 MIN_SEEDS = 3  # of a claim whose interval is over seeds
 MAX_MINUTES = 8.0  # on two cores
-PROSE = ("claim", "source", "topic", "method", "minutes")  # what may be reworded without a new run
+PROSE = ("claim", "source", "topic", "method", "remark", "minutes")  # what may be reworded without a new run
 TOPICS = (  # sections of the page of results
     "Recurrence and the bottleneck",
     "Parts of a Transformer",
@@ -39,10 +40,11 @@ class ClaimConfig(Config):
     source: str = knob("", "who makes it, and where")
     topic: str = knob(TOPICS[0], "section of the page of results", choices=TOPICS)
     method: str = knob("", "how it is checked here")
+    remark: str = knob("", "what else must be known to read the verdict")
     data: dict[str, Any] = knob(dict, "a named data set, or a kind of synthetic data with its settings")
     measure: dict[str, Any] = knob(dict, "name of the measure, with its parameters")
     settings: dict[str, Any] = knob(dict, "settings that all models share")
-    bases: dict[str, Any] = knob(dict, "models that are trained first; others start from them as @NAME")
+    bases: dict[str, Any] = knob(dict, "models that are trained first, with each seed; others start from them as @NAME")
     models: dict[str, Any] = knob(dict, "the models by name, each with its settings")
     seeds: tuple[int, ...] = knob((1, 2, 3), "every model is trained and measured with each seed")
     rule: tuple[str, ...] = knob((), "what must hold: 'plain < 20', 'attending - plain > 30'")
@@ -94,15 +96,21 @@ class ClaimConfig(Config):
         return self.measure_row.unit.replace("metric", METRICS[metric].field_name if metric else "metric")
 
     def digest(self) -> str:
-        """SHA-256 of all that decides the outcome; the prose is not part of it."""
-        decisive = {name: value for name, value in self.to_dict().items() if name not in PROSE}
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+        """SHA-256 of all that decides the verdict; the prose is not part of it."""
+        return self._digest(PROSE)
+
+    def run_digest(self) -> str:
+        """SHA-256 of all that is trained and measured: another rule needs no new runs."""
+        return self._digest((*PROSE, "rule"))
+
+    def _digest(self, excluded: Sequence[str]) -> str:
+        values = {name: value for name, value in self.to_dict().items() if name not in excluded}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def budget(self) -> float:
-        """Minutes of training that the models' time limits add up to; those of runs without a limit are not known."""
-        entries = [(entry, len(self.seeds)) for entry in self.models.values()]
-        entries += [(entry, 1) for entry in self.bases.values()]
-        return sum(count * float({**self.settings, **entry}.get("training.minutes", 0.0)) for entry, count in entries)
+        """Minutes of training that the time limits add up to; those of runs without a limit are not known."""
+        entries = [*({**self.settings, **entry} for entry in self.models.values()), *self.bases.values()]
+        return len(self.seeds) * sum(float(entry.get("training.minutes", 0.0)) for entry in entries)
 
 
 def read_claim(path: Path) -> ClaimConfig:

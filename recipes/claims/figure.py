@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from recipes.claims.measure import MEASURES
-from recipes.claims.rules import Rule
+from recipes.claims.rules import HAS_REACHED, Rule
 from regard.report.charts import line_chart, round_values
 from regard.view.drawing import Drawing, text_width
 from regard.view.palette import HEAD_COLOURS, THEMES
@@ -21,7 +21,7 @@ MARGIN = 14.0  # between names, axis and right edge
 LABEL = 11.0  # font size
 DOT = 3.2
 MEAN_HEIGHT = 9.0
-GROUND = "#ffffff"
+BACKGROUND = "#ffffff"
 
 
 def draw_result(result: Mapping[str, Any]) -> str:
@@ -29,13 +29,13 @@ def draw_result(result: Mapping[str, Any]) -> str:
     if result["curves"]:
         x_label = MEASURES[result["measure"]["name"]].x_label
         chart = line_chart(result["curves"], title=result["claim"], x_label=x_label, y_label=result["unit"])
-        return _with_ground(chart)
+        return _with_background(chart)
     return _draw_dots(result)
 
 
-def _with_ground(chart: str) -> str:
+def _with_background(chart: str) -> str:
     """A chart for a page of its own: its text is black, on white whatever surrounds it."""
-    return re.sub(r"(<title>)", rf"<style>svg{{background:{GROUND};color:#1d2129}}</style>\1", chart, count=1)
+    return re.sub(r"(<title>)", rf"<style>svg{{background:{BACKGROUND};color:#1d2129}}</style>\1", chart, count=1)
 
 
 def _draw_dots(result: Mapping[str, Any]) -> str:
@@ -71,5 +71,7 @@ def _draw_dots(result: Mapping[str, Any]) -> str:
 
 
 def _shown_numbers(result: Mapping[str, Any]) -> dict[tuple[str, str], list[float | None]]:
+    """Values of the numbers that rules refer to, but for those that are no quantity of the axis."""
     references = [reference for rule in result["rules"] for reference in Rule.parse(rule["rule"]).references()]
-    return {(model, name): result["measured"][model][name] for model, name in dict.fromkeys(references)}
+    shown = (reference for reference in dict.fromkeys(references) if reference[1] != HAS_REACHED)
+    return {(model, name): result["measured"][model][name] for model, name in shown}

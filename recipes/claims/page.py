@@ -9,7 +9,7 @@ from typing import Any
 
 from recipes.claims.claim import TOPICS, ClaimConfig, claim_files, read_claim
 from recipes.claims.result import is_current, read_result
-from recipes.claims.rules import FAILS, HOLDS, UNDECIDED
+from recipes.claims.rules import FAILS, HOLDS, UNDECIDED, Rule
 from regard.formatting import format_count, format_duration
 
 ROOT = Path(__file__).parents[2]
@@ -22,13 +22,17 @@ INTRODUCTION = """\
 *At the end you know which claims about attention hold for small models, how each was decided, and how to check it.*
 
 Each claim is a recipe in `recipes/claims/`. It states the source of the claim, the models to compare, what is measured,
-and the rules that decide, which were fixed before the first run. A rule bounds a quantity. It holds if the whole 95 %
-interval of the quantity lies within the bound, does not hold if the whole interval lies beyond it, and is undecided
-otherwise. A claim holds if all of its rules hold, and does not hold if one of them does not.
+and the rules that decide, which are fixed before the run. A rule bounds a quantity. It holds if the whole 95 % interval
+of the quantity lies within the bound, does not hold if the whole interval lies beyond it, and is undecided otherwise.
+Where the quantity is a difference, the bound is a margin: the rule does not hold if the difference is smaller than the
+margin, even if it has the claimed sign. A claim holds if all of its rules hold, and does not hold if one of them does
+not.
 
-Intervals are Student's t-intervals over seeds, which determine the initial weights, the order of the training data and
-any synthetic data; measurements without randomness have intervals over examples, or none. All models are small, and
-those trained here are trained for a minute or two on two cores, so a verdict says nothing about large models.
+Intervals are Student's t-intervals over seeds, which determine the initial weights, the order of the training data, any
+synthetic data and any pre-training in the claim; measurements without randomness have intervals over examples, or none.
+MiniLM is one pre-trained model: what is measured in it, or starts from it, says nothing about other pre-trainings. All
+models are small, and those trained here are trained for a minute or two, so a verdict says nothing about large models.
+{threads}
 
 ```text
 make claims                                       # all claims without a result; resumes after an interruption
@@ -49,7 +53,7 @@ def build_page(results_folder: Path = RESULTS) -> str:
     results = {name: read_result(results_folder, name) for name in recipes}
     current = {name: result for name, result in results.items() if result and is_current(result, recipes[name])}
     verdicts = {name: str(current[name]["verdict"]) if name in current else NOT_CHECKED for name in recipes}
-    parts = [INTRODUCTION, _summarize(verdicts, current)]
+    parts = [INTRODUCTION.format(threads=_describe_threads(current)), _summarize(verdicts, current)]
     for topic in TOPICS:
         names = [name for name, config in recipes.items() if config.topic == topic]
         if names:
@@ -76,6 +80,17 @@ def _summarize(verdicts: Mapping[str, str], results: Mapping[str, Mapping[str, A
     return f"Of {format_count(len(verdicts), 'claim')}, {counted}.{duration}\n"
 
 
+def _describe_threads(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many claims were checked with how many threads.
+
+    >>> _describe_threads({name: {"machine": {"threads": threads}} for name, threads in zip("abc", (1, 2, 1))})
+    'Claims checked with 1 thread: 2; with 2 threads: 1.'
+    """
+    counts = Counter(int(result["machine"]["threads"]) for result in results.values())
+    counted = [f"with {format_count(threads, 'thread')}: {count}" for threads, count in sorted(counts.items())]
+    return f"Claims checked {'; '.join(counted)}." if counted else ""
+
+
 def _table(recipes: Mapping[str, ClaimConfig], verdicts: Mapping[str, str]) -> str:
     rows = [f"| {config.claim} | {config.source} | {verdicts[name]} |" for name, config in recipes.items()]
     return "\n".join(["| claim | source | verdict |", "| --- | --- | --- |", *rows]) + "\n"
@@ -84,12 +99,14 @@ def _table(recipes: Mapping[str, ClaimConfig], verdicts: Mapping[str, str]) -> s
 def _section(name: str, config: ClaimConfig, result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     rules = [f"- {_describe_rule(rule)}" for rule in result["rules"]]
+    remark = [f"{config.remark}\n"] if config.remark else []
     return "\n".join(
         [
             f"### {_title(name)}: {result['verdict']}\n",
             f"{config.method}\n",
             *rules,
             "",
+            *remark,
             f"![{config.claim}](claims/{name}.svg)\n",
             f"{machine['processor']}, {format_count(machine['threads'], 'thread')}, torch {machine['torch']}; "
             f"{format_duration(60 * result['minutes'])}; {_describe_seeds(result['seeds'])}. "
@@ -119,12 +136,32 @@ def _describe_rule(rule: Mapping[str, Any]) -> str:
     >>> _describe_rule({"rule": "a > 1", "estimate": 1.27713, "interval": [1, 2], "count": 1, "verdict": "holds"})
     '`a > 1`: 1.28, **holds**'
     """
-    estimate = "not a number" if rule["estimate"] is None else _format_value(rule["estimate"])
+    if rule["estimate"] is None:
+        return f"`{rule['rule']}`: not known, **{rule['verdict']}**"
     interval = ""
     if rule["count"] > 1:
         low, high = map(_format_value, rule["interval"])
         interval = f" (95 % interval {low} to {high}, over {rule['count']} {rule['over']})"
-    return f"`{rule['rule']}`: {estimate}{interval}, **{rule['verdict']}**"
+    reason = f": {_describe_failure(rule)}" if rule["verdict"] == FAILS else ""
+    return f"`{rule['rule']}`: {_format_value(rule['estimate'])}{interval}, **{rule['verdict']}**{reason}"
+
+
+def _describe_failure(rule: Mapping[str, Any]) -> str:
+    """The bound that a rule misses, and whether a difference has the claimed sign all the same.
+
+    >>> _describe_failure({"rule": "a - b > 30", "interval": [20.5, 28.5]})
+    'above 0, but not above the margin of 30'
+    >>> _describe_failure({"rule": "a > 50", "interval": [6.5, 7.2]})
+    'not above the bound of 50'
+    """
+    parsed = Rule.parse(rule["rule"])
+    low, high = rule["interval"]
+    side = "above" if parsed.relation == ">" else "below"
+    if not (parsed.is_difference and parsed.bound):
+        return f"not {side} the bound of {_format_value(parsed.bound)}"
+    has_claimed_sign = low > 0 if parsed.relation == ">" else high < 0
+    sign = f"{side} 0, but " if has_claimed_sign else ""
+    return f"{sign}not {side} the margin of {_format_value(parsed.bound)}"
 
 
 def _format_value(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ class RuleResult:
         'plain < 20: 3 (95 %: 1.5 to 4.5, over 3 seeds): holds'
         """
         interval = self.interval
+        if math.isnan(interval.estimate):
+            return f"{self.rule}: not known: {self.verdict}"
         spread = f" (95 %: {interval.low:.3g} to {interval.high:.3g}, over {self.count} {self.unit})"
         if self.count == 1:
             spread = ""

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from operator import add, mul, sub
 from statistics import fmean, stdev
 
@@ -16,6 +17,7 @@ HOLDS = "holds"
 FAILS = "does not hold"
 UNDECIDED = "undecided"
 VALUE = "value"  # the number that a model's bare name stands for
+HAS_REACHED = "has_reached"  # the number that is 0 where a run ended below its target: its minutes are a lower bound
 _RULE = re.compile(r"(?P<quantity>.+?)\s*(?P<relation>[<>])\s*(?P<bound>-?\d+(?:\.\d+)?)")
 _NORMAL_QUANTILE = 1.96  # 97.5 % of the normal distribution, for more than 30 degrees of freedom
 _T_QUANTILES = (  # 97.5 % of Student's t with 1, 2, … degrees of freedom
@@ -29,7 +31,7 @@ Numbers = Mapping[str, Mapping[str, float]]  # model → number's name → value
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its 95 % confidence interval."""
+    """The mean of independent values with its 95 % interval by Student's t."""
 
     estimate: float
     low: float
@@ -82,12 +84,37 @@ class Rule:
 
     def references(self) -> list[tuple[str, str]]:
         """Models and their numbers that the quantity refers to."""
-        expression = ast.parse(self.quantity, mode="eval").body
-        return list(dict.fromkeys(_walk(expression, self.text)))
+        return list(dict.fromkeys(_walk(self._expression(), self.text)))
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the bound is a margin: the quantity subtracts one side from another.
+
+        >>> Rule.parse("attending - plain > 30").is_difference, Rule.parse("plain.far / plain.near < 1").is_difference
+        (True, False)
+        """
+        expression = self._expression()
+        return isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Sub)
+
+    def check_numbers(self, names: Sequence[str]) -> None:
+        """Raise `ConfigError` for a reference to a number that is none of the names; `*` in a name matches anything."""
+        for model, number in self.references():
+            if not any(fnmatchcase(number, name) for name in names):
+                raise _unknown_number(model, number, names)
 
     def compute(self, numbers: Numbers) -> float:
-        """Compute the quantity; nan where it divides by zero."""
-        return _compute(ast.parse(self.quantity, mode="eval").body, numbers)
+        """Compute the quantity; nan where it divides by zero, or where none of its runs reached the target.
+
+        >>> Rule.parse("slow / fast > 1").compute({"slow": {"value": 60, "has_reached": 0}, "fast": {"value": 20}})
+        3.0
+        """
+        models = {model for model, _ in self.references()}
+        if not any(numbers[model].get(HAS_REACHED, 1) for model in models):
+            return math.nan
+        return _compute(self._expression(), numbers)
+
+    def _expression(self) -> ast.expr:
+        return ast.parse(self.quantity, mode="eval").body
 
     def decide(self, interval: Interval) -> str:
         """Whether the whole interval is on the side of the bound that the rule names, on the other, or on both.
@@ -162,6 +189,10 @@ def _compute(expression: ast.expr, numbers: Numbers) -> float:
 def _look_up(numbers: Numbers, model: str, number: str) -> float:
     measured = numbers[model]
     if number not in measured:
-        names = ", ".join(f"{model}.{name}" for name in measured)
-        raise ConfigError(f"rule: {model} has no number {number!r}{nearest(number, measured)}: it has {names}")
+        raise _unknown_number(model, number, [*measured])
     return measured[number]
+
+
+def _unknown_number(model: str, number: str, names: Sequence[str]) -> ConfigError:
+    references = ", ".join(f"{model}.{name}" for name in names)
+    return ConfigError(f"rule: {model} has no number {number!r}{nearest(number, names)}: it has {references}")

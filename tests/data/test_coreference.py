@@ -70,10 +70,33 @@ def test_nouns_of_a_scenario_differ() -> None:
 def test_a_generated_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     assert run(["data", "make", "coreference", "--count", "24", "--seed", "3", "--out", str(path)]) == 0
-    assert path.read_text().splitlines()[0] == "sentence\tpronoun\tright\twrong"
+    assert path.read_text().splitlines()[0] == "sentence\tpronoun\tright\twrong\tscenario"
     sentences = read_coreference([path])
     assert [sentence.row for sentence in sentences] == list(generate_coreference(24, seed=3))
     assert sentences[2].location == f"{path}:4"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "scenario"),
+    [
+        ("pairs.tsv", "A cat or dog: it\t4\tcat\tdog\n", ""),
+        ("pairs.csv", "Scenario,wrong,right,pronoun,sentence\nchase,dog,cat,4,A cat or dog: it\n", "chase"),
+        (
+            "pairs.jsonl",
+            '{"sentence": "A cat or dog: it", "pronoun": "4", "right": "cat", "wrong": "dog"}',
+            "",
+        ),
+        (
+            "0.jsonl",
+            '{"scenario": 0, "sentence": "A cat or dog: it", "pronoun": "4", "right": "cat", "wrong": "dog"}',
+            "0",
+        ),
+    ],
+)
+def test_a_file_may_name_the_scenario_of_its_sentences(name: str, text: str, scenario: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert [sentence.row.scenario for sentence in read_coreference([path])] == [scenario]
 
 
 def test_the_nearest_noun_is_the_one_with_fewer_characters_between() -> None:

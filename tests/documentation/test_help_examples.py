@@ -12,6 +12,8 @@ import pytest
 from regard.cli import VERBS
 from regard.cli import regard as command_line
 from regard.data.brackets import generate_brackets
+from regard.data.conll import conll_lines
+from regard.data.coreference import HEADER
 from regard.data.coreference_templates import generate_coreference
 from regard.report import demo
 from tests.documentation.workspace import Workspace, output_folder
@@ -44,11 +46,8 @@ TEXTS = {
     "story-questions.txt": "Where is the apple?\n",
     "prompts.txt": "Two dogs\n",
     "pairs.csv": "source,target\nTwo dogs run.,Zwei Hunde rennen.\n",
-    "brackets.conll": "".join(
-        "".join(f"{word}\t{depth}\n" for word, depth in zip(*row, strict=True)) + "\n"
-        for row in generate_brackets(20, lengths=(4, 9))
-    ),
-    "coreference.tsv": "".join("\t".join(map(str, row)) + "\n" for row in generate_coreference(5)),
+    "brackets.conll": "".join(f"{line}\n" for line in conll_lines(generate_brackets(20, lengths=(4, 9)))),
+    "coreference.tsv": "".join("\t".join(map(str, row)) + "\n" for row in (HEADER, *generate_coreference(5))),
 }
 
 

@@ -17,7 +17,7 @@ from regard.checkpoint.model_dir import save_translator
 from regard.config.data import TokenizerConfig
 from regard.config.inference import DecodingConfig
 from regard.config.models import GptConfig, StackConfig, TransformerConfig
-from regard.data.coreference import CoreferenceRow, CoreferenceSentence, group_pairs
+from regard.data.coreference import HEADER, CoreferenceRow, CoreferenceSentence, group_pairs
 from regard.data.coreference_templates import generate_coreference
 from regard.errors import DataError, UsageError
 from regard.interpret.coreference_links import (
@@ -26,6 +26,7 @@ from regard.interpret.coreference_links import (
     measure_links,
     select_readable,
     sentence_attention,
+    split_halves,
     study_links,
 )
 from regard.interpret.sentence_attention import SentenceAttention, SentenceTokens
@@ -96,17 +97,45 @@ def test_the_best_of_many_random_heads_is_not_taken_for_good() -> None:
     nearest = np.tile([1.0, 0.0], 30)
     scores = rng.integers(2, size=(60, 200))
     assert 100 * scores.mean(0).max() > 65  # as good as it looks
-    chosen = choose_heads(links_of(scores), groups, nearest)
+    halves = split_halves([""] * 30)
+    chosen = choose_heads(links_of(scores), groups, nearest, halves)
     assert chosen.chosen_accuracy > 65
     assert not chosen.beats_baseline
     scores[:, 83] = 1
-    chosen = choose_heads(links_of(scores), groups, nearest)
+    chosen = choose_heads(links_of(scores), groups, nearest, halves)
     assert chosen.heads == ("encoder.0.self:83", "encoder.0.self:83")
     assert (chosen.accuracy, chosen.low, chosen.high, chosen.both) == (100, 100, 100, 100)
     assert chosen.beats_baseline and chosen.p_value < 0.001
     scores[:, 83] = nearest  # a head that follows the nearest noun is not better than it
-    chosen = choose_heads(links_of(scores[:, [83]]), groups, nearest)
+    chosen = choose_heads(links_of(scores[:, [83]]), groups, nearest, halves)
     assert (chosen.accuracy, chosen.both, chosen.p_value, chosen.beats_baseline) == (50, 0, 1, False)
+
+
+def test_a_head_that_knows_the_words_of_a_scenario_is_scored_on_other_scenarios() -> None:
+    """Each head is right in the pairs of one scenario alone, as if it had learned that scenario's adjectives."""
+    scenarios = [f"scenario {pair % 5}" for pair in range(40)]
+    scores = np.repeat([[name == f"scenario {head}" for head in range(5)] for name in scenarios], 2, axis=0)
+    groups = [range(2 * pair, 2 * pair + 2) for pair in range(40)]
+    nearest = np.tile([1.0, 0.0], 40)
+    first, second = split_halves(scenarios)
+    assert sorted([*first, *second]) == list(range(40))
+    assert not {scenarios[group] for group in first} & {scenarios[group] for group in second}
+    chosen = choose_heads(links_of(scores), groups, nearest, (first, second))
+    assert chosen.chosen_accuracy > 0
+    assert (chosen.accuracy, chosen.both) == (0, 0)
+    assert choose_heads(links_of(scores), groups, nearest, split_halves([""] * 40)).accuracy > 0
+
+
+def test_halves_are_of_pairs_where_no_two_scenarios_are_named() -> None:
+    halves = split_halves([""] * 11)
+    for scenarios in (["eating"] * 11, ["eating"] + [""] * 10):
+        for half, expected in zip(split_halves(scenarios), halves, strict=True):
+            np.testing.assert_array_equal(half, expected)
+    assert sorted(map(len, halves)) == [5, 6]
+    first, second = split_halves(["eating", "passing", "", "eating", "", "passing"])
+    assert sorted([*first, *second]) == list(range(6))
+    for scenario in ({0, 3}, {1, 5}):
+        assert scenario <= {*first} or scenario <= {*second}
 
 
 def test_causal_models_read_what_decides_before_the_pronoun() -> None:
@@ -127,7 +156,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
     texts = [sentence.text for sentence in SENTENCES]
     path = root / "pairs.tsv"
-    path.write_text("sentence\tpronoun\tright\twrong\n" + "".join("\t".join(map(str, row)) + "\n" for row in ROWS))
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in (HEADER, *ROWS)))
     tokenizer = train_tokenizer(texts, TokenizerConfig(vocab_size=300))
     translator = TransformerConfig(
         source_vocab_size=tokenizer.vocab_size,
@@ -166,6 +195,8 @@ def test_engine_and_torch_agree(
     assert engine["nearest_noun"]["accuracy"] == 50
     assert engine["left_out"] == (0 if family != "gpt" else len(SENTENCES) - engine["sentences"])
     assert engine["pairs"] == engine["sentences"] // 2
+    read_rows = [row for row in ROWS if family != "gpt" or row.sentence.endswith("the reason.")]
+    assert engine["scenarios"] == len({row.scenario for row in read_rows}) > 1
 
 
 def test_a_head_is_reported_in_every_form(
@@ -175,6 +206,7 @@ def test_a_head_is_reported_in_every_form(
     assert cli.run([*command, "--out", str(tmp_path / "links.tsv")]) == 0
     printed = capsys.readouterr().out
     assert "14 sentences of pairs.tsv (7 pairs)" in printed and "nearest noun: 50.0 % right" in printed
+    assert "chosen on one half of the 7 scenarios and scored on the other" in printed
     titles, *rows = [line.split("\t") for line in (tmp_path / "links.tsv").read_text().splitlines()]
     assert titles == ["head", "accuracy", "low", "high", "both", "nearest", "weight"]
     assert sorted(row[0] for row in rows) == [f"encoder.{layer}.self:{head}" for layer in (0, 1) for head in (0, 1)]

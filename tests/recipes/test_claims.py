@@ -16,7 +16,7 @@ import pytest
 
 from recipes.claims import page
 from recipes.claims.__main__ import PROGRAM, claims
-from recipes.claims.check import MEASURED, ClaimCheck, Workplace
+from recipes.claims.check import MEASURED, CheckContext, ClaimCheck
 from recipes.claims.claim import MAX_MINUTES, ClaimConfig, claim_files, find_claim, read_claim
 from recipes.claims.data import check_data
 from recipes.claims.result import is_current, read_result
@@ -31,7 +31,7 @@ SMALL_CLAIM: dict[str, Any] = {
     "claim": "Models that learn longer are better at copying.",
     "source": "Everybody",
     "method": "Strings of letters are copied.",
-    "data": {"kind": "copy", "count": 400, "tested": 20, "lengths": [2, 3]},
+    "data": {"kind": "copy", "train_rows": 400, "test_rows": 20, "lengths": [2, 3]},
     "measure": {"name": "test_metric", "metric": "exact_match"},
     "settings": {
         "preset": "custom",
@@ -41,7 +41,6 @@ SMALL_CLAIM: dict[str, Any] = {
         "tokenizer.kind": "words",
         "decoding.beam": 1,
         "training.tune_length_penalty": False,
-        "training.threads": 1,
         "training.steps": 1,
     },
     "seeds": [1, 2, 3],
@@ -49,6 +48,7 @@ SMALL_CLAIM: dict[str, Any] = {
     "rule": ["longer - short > -101"],
     "minutes": 1,
 }
+BY_LENGTH = {"name": "metric_by_length", "metric": "bleu"}
 
 
 def run(*arguments: str) -> int:
@@ -78,7 +78,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_builds_the_configs_of_all_its_runs(name: str, tmp_path: Path) -> None:
     config = read_claim(RECIPES[name])
-    ClaimCheck(name, config, Workplace(tmp_path)).check()
+    ClaimCheck(name, config, CheckContext(tmp_path)).check()
     assert not list(tmp_path.iterdir()), "checking a recipe trains nothing"
     for entry in (config.to_dict(), *config.models.values(), *config.bases.values()):
         data = entry.get("data", {})
@@ -102,10 +102,15 @@ def test_there_are_about_twenty_five_claims() -> None:
 
 def test_a_digest_is_of_what_decides() -> None:
     config = ClaimConfig.from_dict(SMALL_CLAIM)
-    reworded = config.override({"claim": "Longer is better.", "method": "Copying.", "minutes": 2.0})
-    assert reworded.digest() == config.digest()
-    for changes in ({"rule": ["longer > 3"]}, {"seeds": [1, 2, 4]}, {"settings": {}}, {"data": {"kind": "sort"}}):
-        assert config.override(changes).digest() != config.digest()
+    reworded = config.override({"claim": "Longer is better.", "method": "Copying.", "remark": "Far.", "minutes": 2.0})
+    assert (reworded.digest(), reworded.run_digest()) == (config.digest(), config.run_digest())
+    for changes in ({"seeds": [1, 2, 4]}, {"settings": {}}, {"data": {"kind": "sort"}}):
+        changed = config.override(changes)
+        assert changed.digest() != config.digest()
+        assert changed.run_digest() != config.run_digest()
+    ruled = config.override({"rule": ["longer > 3"]})
+    assert ruled.digest() != config.digest()
+    assert ruled.run_digest() == config.run_digest()
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in page.RESULTS.glob("*.json")))
@@ -155,18 +160,35 @@ def test_a_finished_claim_is_skipped(checked: Path, capfd: pytest.CaptureFixture
 
 def test_an_interrupted_check_repeats_nothing_that_is_measured(checked: Path) -> None:
     runs = checked / "runs"
-    check = ClaimCheck("longer-is-better", ClaimConfig.from_dict(SMALL_CLAIM), Workplace(runs))
+    check = ClaimCheck("longer-is-better", ClaimConfig.from_dict(SMALL_CLAIM), CheckContext(runs))
     measured = json.loads((check.folder / MEASURED).read_text())
     weights = {path: path.stat().st_mtime_ns for path in check.folder.glob("*/model.safetensors")}
     assert len(weights) == 6
     del measured["longer-3"]
     (check.folder / MEASURED).write_text(json.dumps(measured))
     reports: list[str] = []
-    again = ClaimCheck(check.name, check.config, Workplace(runs, report=reports.append)).run()
+    again = ClaimCheck(check.name, check.config, CheckContext(runs, report=reports.append)).run()
     assert [report.split(":")[1].strip() for report in reports] == ["longer, seed 3"] * 2
     assert {path: path.stat().st_mtime_ns for path in weights} == weights, "finished runs are not trained again"
     written = json.loads((checked / "results/longer-is-better.json").read_text())
     assert again.to_dict()["measured"] == written["measured"]
+
+
+def test_another_rule_is_decided_by_the_same_runs(checked: Path) -> None:
+    reports: list[str] = []
+    config = ClaimConfig.from_dict({**SMALL_CLAIM, "rule": ["longer - short > 101"]})
+    result = ClaimCheck("longer-is-better", config, CheckContext(checked / "runs", report=reports.append)).run()
+    assert (result.verdict, reports) == ("does not hold", [])
+
+
+def test_measurements_of_another_number_of_threads_do_not_count(checked: Path) -> None:
+    config = ClaimConfig.from_dict(SMALL_CLAIM)
+    by_threads = [
+        ClaimCheck("longer-is-better", config, CheckContext(checked / "runs", threads=threads)) for threads in (1, 2)
+    ]
+    assert [len(check.measured) for check in by_threads] == [6, 0]
+    data = by_threads[1]._prepare_data(by_threads[1].models["short"], 1)
+    assert by_threads[1].build_config(by_threads[1].models["short"], data, 1).training.threads == 2
 
 
 def test_synthetic_data_differ_by_seed(checked: Path) -> None:
@@ -174,7 +196,7 @@ def test_synthetic_data_differ_by_seed(checked: Path) -> None:
     assert len(texts) == 3
 
 
-def test_models_start_from_a_base_that_is_trained_once(tmp_path: Path) -> None:
+def test_models_start_from_a_base_of_their_seed(tmp_path: Path) -> None:
     changes = {
         "bases": {"first": {**SMALL_CLAIM["settings"], "training.steps": 2}},
         "models": {"tuned": {"pretrained": "@first", "preset": "auto"}},
@@ -182,11 +204,51 @@ def test_models_start_from_a_base_that_is_trained_once(tmp_path: Path) -> None:
         "rule": ["tuned > -1"],
     }
     config = ClaimConfig.from_dict({**SMALL_CLAIM, **changes})
-    check = ClaimCheck("base", config, Workplace(tmp_path, is_quick=True))
+    check = ClaimCheck("base", config, CheckContext(tmp_path, is_quick=True))
     result = check.run()
     assert result.verdict == "holds"
     run_state = json.loads((check.folder / "tuned-1/run.json").read_text())
-    assert run_state["config"]["pretrained"] == str(check.folder / "base-first")
+    assert run_state["config"]["pretrained"] == str(check.folder / "base-first-1")
+    base = check._resolve_bases(check.models["tuned"], 2)["pretrained"]
+    assert base == str(check.folder / "base-first-2")
+    assert json.loads((Path(base) / "run.json").read_text())["config"]["training"]["seed"] == 2
+
+
+# ---- the page
+
+
+def test_the_page_states_the_margin_that_a_rule_misses() -> None:
+    rule = {"rule": "a - b > 30", "estimate": 24.5, "count": 3, "over": "seeds", "verdict": "does not hold"}
+    described = page._describe_rule({**rule, "interval": [20.5, 28.5]})
+    assert described.endswith("**does not hold**: above 0, but not above the margin of 30")
+    negative = page._describe_rule({**rule, "interval": [-1.0, 28.5]})
+    assert negative.endswith("**does not hold**: not above the margin of 30")
+    falling = {**rule, "rule": "a - b < -2", "interval": [-1.5, -0.5]}
+    assert page._describe_rule(falling).endswith("below 0, but not below the margin of −2")
+
+
+def test_a_quantity_that_is_not_known_is_written_and_drawn(tmp_path: Path) -> None:
+    """No run reaches the target, so that the quotient of the minutes is unknown."""
+    changes = {
+        "measure": {"name": "minutes_to", "metric": "bleu", "bound": 101},
+        "rule": ["longer / short < 1", "longer.has_reached > 0.5"],
+    }
+    config = ClaimConfig.from_dict({**SMALL_CLAIM, **changes})
+    result = ClaimCheck("faster", config, CheckContext(tmp_path, is_quick=True)).run()
+    assert result.verdict == "undecided"
+    assert result.rules[0].describe() == "longer / short < 1: not known: undecided"
+    result.write(tmp_path)
+    written = read_result(tmp_path, "faster")
+    assert written is not None
+    assert page._describe_rule({**written["rules"][0], "count": 3}) == "`longer / short < 1`: not known, **undecided**"
+    assert "has_reached" not in (tmp_path / "faster.svg").read_text()
+
+
+def test_a_section_shows_the_remark_of_its_recipe(checked: Path) -> None:
+    result = read_result(checked / "results", "longer-is-better")
+    assert result is not None
+    config = ClaimConfig.from_dict({**SMALL_CLAIM, "remark": "Both copy nothing yet."})
+    assert "\n\nBoth copy nothing yet.\n\n" in page._section("longer-is-better", config, result)
 
 
 # ---- command line
@@ -236,6 +298,13 @@ def test_every_setting_of_a_claim_has_help() -> None:
     [
         ({"rule": ["longr < 3"]}, "did you mean longer"),
         ({"rule": ["longer <= 3"]}, "must be like"),
+        ({"rule": ["longer.valeu < 3"]}, "longer has no number 'valeu' (did you mean value?)"),
+        (
+            {"measure": {**BY_LENGTH, "groups": [2]}},
+            "longer has no number 'value': it has longer.upto_2, longer.over_2",
+        ),
+        ({"measure": {**BY_LENGTH, "groups": 2}}, "groups must be a list of numbers, not 2"),
+        ({"settings": {"training.threads": 1}}, "training.threads is no setting of a claim: --threads applies to all"),
         ({"models": {}}, "a claim needs models"),
         ({"measure": {"name": "test_metrc"}}, "did you mean test_metric"),
         ({"measure": {"name": "test_metric"}}, "the parameter metric is missing"),

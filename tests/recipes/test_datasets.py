@@ -53,11 +53,11 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_brackets_are_text_to_train_on_and_depths_to_test_on(tmp_path: Path) -> None:
-    settings = {"kind": "brackets", "count": 7, "tested": 3}
+    settings = {"kind": "brackets", "train_rows": 7, "test_rows": 3}
     files = prepare_data(settings, None, tmp_path, seed=1)
     assert len(Path(files.train[0]).read_text().splitlines()) == 7
     sentences = read_tagged(files.test).sentences
     assert len(sentences) == 3
     assert {tag.isdigit() for sentence in sentences for tag in sentence.tags} == {True}
-    other = prepare_data({**settings, "tested": 5}, None, tmp_path, seed=1)
+    other = prepare_data({**settings, "test_rows": 5}, None, tmp_path, seed=1)
     assert len(read_tagged(other.test).sentences) == 5

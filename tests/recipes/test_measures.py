@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.claims.check import ClaimCheck, Workplace
+from recipes.claims.check import CheckContext, ClaimCheck
 from recipes.claims.claim import ClaimConfig
 from recipes.claims.measure import MEASURES, Measurement, Subject
 from recipes.claims.measures import cost, heads, positions, probes, quality, reach
@@ -28,7 +29,7 @@ GPT = {"hidden_size": 16, "stack.num_layers": 1, "stack.num_heads": 2, "stack.fe
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A translation model after a few updates, evaluated after each."""
     folder = tmp_path_factory.mktemp("measures")
-    check = ClaimCheck("trained", ClaimConfig.from_dict(SMALL_CLAIM), Workplace(folder))
+    check = ClaimCheck("trained", ClaimConfig.from_dict(SMALL_CLAIM), CheckContext(folder))
     data = check._prepare_data(check.models["longer"], 1)
     changes = {"training.steps": 3, "training.evaluate_every": 1}
     run: RunConfig = check.build_config({**check.models["longer"], **changes}, data, 1)
@@ -48,6 +49,12 @@ def test_every_measure_is_a_documented_function() -> None:
         measure.check(dict.fromkeys(_parameter_names(measure.resolve())))
         with pytest.raises(ConfigError, match="unknown parameter 'nothing'"):
             measure.check({"nothing": 1})
+
+
+def declares(name: str, numbers: dict[str, float], **parameters: Any) -> bool:
+    """Whether the table names all of these numbers."""
+    names = MEASURES[name].number_names(parameters)
+    return all(any(fnmatchcase(number, pattern) for pattern in names) for number in numbers)
 
 
 def _parameter_names(function: Any) -> list[str]:
@@ -78,6 +85,7 @@ def test_the_minutes_to_a_metric_are_its_share_of_the_training(
     reached = quality.minutes_to(trained, metric="loss", bound=second["loss"] + 1e-6).numbers
     assert reached["value"] == pytest.approx(minutes * second["step"] / result["step"])
     assert reached["has_reached"] == 1
+    assert declares("minutes_to", reached)
     assert quality.minutes_to(trained, metric="loss", bound=0).numbers == {"value": minutes, "has_reached": 0}
 
 
@@ -85,7 +93,7 @@ def test_metrics_by_length_are_of_the_texts_of_that_length(trained: Subject) -> 
     whole = quality.test_metric(trained, metric="chrf").numbers["value"]
     assert quality.metric_by_length(trained, metric="chrf", groups=[7]).numbers == {"upto_7": pytest.approx(whole)}
     groups = quality.metric_by_length(trained, metric="chrf", groups=[2])
-    assert set(groups.numbers) == {"upto_2", "over_2"}
+    assert set(groups.numbers) == {"upto_2", "over_2"} == {*MEASURES["metric_by_length"].number_names({"groups": [2]})}
     assert [x for x, _ in groups.curve] == [2, 3]
 
 
@@ -96,6 +104,7 @@ def test_probabilities_stand_at_the_source_position(trained: Subject) -> None:
     assert all(0 < probability < 1 for _, probability in copy.curve)
     assert copy.numbers["first"] == pytest.approx(reverse.numbers["last"])
     assert len(copy.curve) == 3
+    assert declares("probability_by_position", copy.numbers)
 
 
 def test_heads_of_a_model_are_measured(trained: Subject) -> None:
@@ -103,6 +112,7 @@ def test_heads_of_a_model_are_measured(trained: Subject) -> None:
     assert 0 <= statistics.numbers["argmax_itself"] <= 100
     assert 0 < statistics.numbers["largest"] <= 1
     assert len(statistics.samples["argmax_itself"]) == 7
+    assert declares("head_statistics", statistics.numbers) and declares("encoder_heads", statistics.numbers)
     assert 0 < heads.head_distance(trained).numbers["value"] < 1
     with pytest.raises(ConfigError, match="no self-attention has 'enc0der' in its name"):
         heads.head_statistics(trained, site="enc0der")
@@ -128,6 +138,7 @@ def test_times_are_measured_by_length_and_threads(tmp_path: Path) -> None:
     assert set(measured.numbers) == {"seconds_3_1", "seconds_7_1", "speedup_3", "speedup_7", "growth"}
     assert measured.numbers["growth"] == measured.numbers["seconds_7_1"] / measured.numbers["seconds_3_1"]
     assert measured.numbers["speedup_3"] == 1
+    assert declares("cost_by_length", measured.numbers, lengths=[3, 7], threads=[1])
     assert [x for x, _ in measured.curve] == [3, 7]
 
 
@@ -143,7 +154,7 @@ def test_the_rate_of_training_is_the_median_of_the_log(trained: Subject) -> None
 
 def test_the_rate_counts_every_prediction(tmp_path: Path) -> None:
     numbers = cost.prediction_rate(Subject(GPT, 1, threads=1, folder=tmp_path), length=19, rows=3, repeats=1).numbers
-    assert set(numbers) == {"every_position", "last_position"}
+    assert set(numbers) == {"every_position", "last_position"} == {*MEASURES["prediction_rate"].numbers}
     assert all(rate > 0 for rate in numbers.values())
 
 
@@ -176,12 +187,14 @@ def test_a_metric_of_the_runs_own_test_is_taken_from_its_result(tmp_path: Path) 
 
 
 def test_influence_is_measured_by_distance(tmp_path: Path) -> None:
-    changes = {"data": {"kind": "recall", "count": 300, "tested": 30, "distances": [0, 11]}, "rule": ["longer > 0"]}
-    check = ClaimCheck("recall", ClaimConfig.from_dict({**SMALL_CLAIM, **changes}), Workplace(tmp_path))
+    data_settings = {"kind": "recall", "train_rows": 300, "test_rows": 30, "distances": [0, 11]}
+    changes = {"data": data_settings, "rule": ["longer > 0"]}
+    check = ClaimCheck("recall", ClaimConfig.from_dict({**SMALL_CLAIM, **changes}), CheckContext(tmp_path))
     data = check._prepare_data(check.models["short"], 1)
     train_run(check.build_config(check.models["short"], data, 1), tmp_path / "run")
     subject = Subject({}, 1, threads=1, folder=tmp_path / "run", data=data)
     recalled = reach.influence(subject, of="recalled", bins=4)
+    assert declares("influence", recalled.numbers)
     assert recalled.numbers["retained"] == recalled.numbers["far"] / recalled.numbers["near"]
     assert all(0 < share < 1 for _, share in recalled.curve)
     distances = [distance for distance, _ in reach.influence(subject, of="all", bins=4).curve]
@@ -206,6 +219,8 @@ def test_heads_are_chosen_on_other_sentences_than_they_are_scored_on(tmp_path: P
     numbers = heads.coreference_links(subject, pairs=11).numbers
     assert numbers["nearest"] == pytest.approx(50, abs=20)
     assert numbers["best"] >= numbers["chosen"]
+    assert 0 <= numbers["both"] <= numbers["chosen"]
+    assert declares("coreference_links", numbers)
     assert heads.coreference_links(subject, pairs=11).numbers == numbers
 
 
@@ -214,3 +229,4 @@ def test_layers_are_probed_for_positions_of_source_words(trained: Subject) -> No
     layers = [numbers[f"layer_{index}"] for index in range(2)]
     assert layers == [numbers["embeddings"], numbers["last"]]
     assert numbers["best"] == max(layers) <= 1
+    assert declares("probe", numbers)

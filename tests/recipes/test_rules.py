@@ -41,6 +41,13 @@ def test_an_unknown_number_is_named_with_those_that_there_are() -> None:
         Rule.parse("attending.lng > 3").compute(NUMBERS)
 
 
+def test_numbers_are_checked_by_the_names_that_a_measure_has() -> None:
+    rule = Rule.parse("rnn.layer_12 - rnn.last > 3")
+    rule.check_numbers(["layer_*", "last"])
+    with pytest.raises(ConfigError, match=r"no number 'last' \(did you mean lost\?\): it has rnn.layer_\*, rnn.lost"):
+        rule.check_numbers(["layer_*", "lost"])
+
+
 def test_a_rule_lists_what_it_refers_to() -> None:
     assert Rule.parse("(a.x - b) / b + a.x > 3").references() == [("a", "x"), ("b", "value")]
 
@@ -81,6 +88,25 @@ def test_the_whole_interval_decides(low: float, high: float, above: str, below: 
 def test_a_division_by_zero_decides_nothing() -> None:
     runs = {"a": [Measurement({"value": value}) for value in (1.0, 2.0, 3.0)], "b": [Measurement({"value": 0.0})] * 3}
     assert judge_rule(Rule.parse("a / b > 2"), runs).verdict == UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("slow_reached", "fast_reached", "verdict"),
+    [
+        ((1, 1, 1), (1, 1, 1), HOLDS),
+        ((0, 0, 0), (1, 1, 1), HOLDS),  # the slow runs took 60 minutes at least
+        ((1, 1, 0), (1, 1, 0), UNDECIDED),  # with one seed, neither is known
+        ((0, 0, 0), (0, 0, 0), UNDECIDED),
+    ],
+)
+def test_runs_that_all_end_below_their_target_decide_nothing(
+    slow_reached: tuple[int, ...], fast_reached: tuple[int, ...], verdict: str
+) -> None:
+    runs = {
+        model: [Measurement.from_value(minutes, has_reached=is_reached) for is_reached in reached]
+        for model, minutes, reached in (("slow", 60, slow_reached), ("fast", 20, fast_reached))
+    }
+    assert judge_rule(Rule.parse("slow / fast > 1"), runs).verdict == verdict
 
 
 def test_quantities_are_computed_seed_by_seed() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.claims.measure import Measurement, Subject
+from recipes.claims.measure import HEAD_STATISTICS, Measurement, Subject
 from regard.checkpoint.atomic import make_folder, write_file
 from regard.config.data import ReadConfig
 from regard.data.coreference import CoreferenceSentence
@@ -23,8 +23,6 @@ from regard.interpret.head_statistics import AttentionBatch, CorpusStatistics
 from regard.interpret.head_study import build_subject
 from regard.interpret.subjects import TranslationSubject
 from regard.pipeline.load import load, load_translator
-
-SHOWN_STATISTICS = ("itself", "previous", "next", "special", "largest", "broad", "distance")
 
 
 def head_statistics(subject: Subject, *, examples: int = 200, site: str = "") -> Measurement:
@@ -50,7 +48,7 @@ def head_statistics(subject: Subject, *, examples: int = 200, site: str = "") ->
     ]
     if not heads:
         raise ConfigError(f"head_statistics: no self-attention has {site!r} in its name")
-    numbers = {name: fmean(getattr(head, name) for head in heads) for name in SHOWN_STATISTICS}
+    numbers = {name: fmean(getattr(head, name) for head in heads) for name in HEAD_STATISTICS}
     return Measurement({"argmax_itself": fmean(shares["argmax_itself"]), **numbers}, samples=dict(shares))
 
 
@@ -74,14 +72,22 @@ def head_distance(subject: Subject, *, examples: int = 50) -> Measurement:
 def coreference_links(subject: Subject, *, pairs: int = 200) -> Measurement:
     """Accuracy of heads at pronouns: how often a pronoun attends more to its antecedent than to the other noun.
 
-    The sentences differ by seed. `chosen` is the best head of one half of the pairs, scored on the other half;
-    `nearest` is the baseline that takes the nearest noun.
+    The sentences differ by seed. `chosen` is the best head of one half of the scenarios, scored on the other half;
+    `both` is its percentage of pairs with both sentences right. `nearest` is the baseline that takes the nearest noun,
+    `best` the best head on all sentences.
     """
     rows = generate_coreference(pairs, subject.seed, split="all")
     sentences = [CoreferenceSentence.from_row(row) for row in rows]
     report = study_links(sentence_attention(load(subject.settings["folder"], task="embed")), sentences)
-    numbers = {"chosen": report.chosen.accuracy, "nearest": report.baseline.mean}
-    return Measurement({**numbers, "best": report.rows[0].accuracy})
+    assert report.chosen.both is not None  # all generated sentences are in pairs
+    return Measurement(
+        {
+            "chosen": report.chosen.accuracy,
+            "both": report.chosen.both,
+            "nearest": report.baseline.mean,
+            "best": report.rows[0].accuracy,
+        }
+    )
 
 
 def _argmax_itself(weights: NDArray[np.float32], batch: AttentionBatch) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from recipes.claims.measure import Measurement, Subject
 from regard.checkpoint.atomic import write_file
 from regard.config.data import ReadConfig
+from regard.data.conll import conll_lines
 from regard.data.pairs import read_pairs
 from regard.report.probes import run_probes
 
@@ -34,7 +35,6 @@ def _word_file(subject: Subject) -> Path:
         return file
     sentences = [source.split() for source in read_pairs(subject.data.test, ReadConfig()).source]
     target = subject.folder.with_name(f"{subject.folder.name}-words.conll")
-    write_file(
-        target, "".join("".join(f"{word}\t{PLAIN_TAG}\n" for word in words) + "\n" for words in sentences).encode()
-    )
+    lines = conll_lines((words, [PLAIN_TAG] * len(words)) for words in sentences)
+    write_file(target, "".join(f"{line}\n" for line in lines).encode())
     return target

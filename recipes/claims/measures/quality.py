@@ -47,7 +47,10 @@ def validation_metric(subject: Subject, *, metric: str) -> Measurement:
 
 
 def minutes_to(subject: Subject, *, metric: str, bound: float) -> Measurement:
-    """Minutes of training until the validation metric first reached a value; a run that never did counts in full."""
+    """Minutes of training until the validation metric first reached a value; a run that never did counts in full.
+
+    `has_reached` is 0 for such a run, whose minutes are a lower bound: a rule about such runs alone stays undecided.
+    """
     directory = RunDirectory(subject.folder)
     rank = METRICS[metric].rank
     for step, value in _evaluations(subject, metric).items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -24,7 +24,7 @@ A source of recall is letters with one digit among them, its target the digit: `
 the digit are the distance, between LOW and HIGH of --distance with equal probability; every source has HIGH letters.
 
 Coreference is pairs of sentences that differ in one word, which decides what the pronoun means, for `regard heads
---links`: a .tsv of sentence, index of the pronoun, right and wrong noun. No sentence is in two splits.
+--links`: a .tsv of sentence, index of the pronoun, right and wrong noun, and scenario. No sentence is in two splits.
 
 Brackets are nested, with letters between them, for `regard probe --target depth`: words and their depth in the columns
 of a .conll file, or the words alone in a .txt file, to train a model on.
@@ -196,18 +196,13 @@ def _write_coreference(request: _Request) -> int:
 
 def _write_brackets(request: _Request) -> int:
     from regard.data.brackets import DEFAULT_COUNT, generate_brackets
+    from regard.data.conll import conll_lines
 
     request.reject(languages=request.languages, distance=request.distances, alignment=request.alignment)
     count = DEFAULT_COUNT if request.count is None else request.count
     rows = list(generate_brackets(count, request.seed, split=request.split, lengths=request.lengths))
-
-    def conll() -> Iterator[str]:
-        for row in rows:
-            yield from (f"{word}\t{depth}" for word, depth in zip(row.words, row.depths, strict=True))
-            yield ""
-
     is_text = request.out[0].removesuffix(".gz").endswith(".txt")
-    request.write((" ".join(row.words) for row in rows) if is_text else conll(), ".conll", ".txt")
+    request.write((" ".join(row.words) for row in rows) if is_text else conll_lines(rows), ".conll", ".txt")
     return len(rows)
 
 

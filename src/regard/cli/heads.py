@@ -37,7 +37,7 @@ their training, unless --text or --label is set. The file of --out has all heads
 to another noun, with a confidence interval, compared with the baseline that takes the nearest noun. FILES then have the
 columns sentence, pronoun (index of the word, from 0), right and wrong (the nouns), as `regard data make coreference`
 writes them. The best of many heads looks good by chance, so heads are chosen on one half of the pairs and scored on the
-other.
+other. Where a column scenario names what sentences have in common, a half has whole scenarios.
 
 \b
   regard heads runs/en-de dev.tsv

@@ -64,8 +64,10 @@ def tag(
 
 def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool) -> list[str]:
     """Format one text: words with tags, or entities."""
+    from regard.data.conll import conll_lines
+
     if conll:
-        return [*(f"{word}\t{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)), ""]
+        return list(conll_lines([(tagged.words, tagged.tags)]))
     lines = []
     for entity in tagged.entities:
         cells = [str(index), entity.label, entity.text, str(entity.start), str(entity.end), f"{entity.probability:.4f}"]
@@ -76,7 +78,7 @@ def format_tagged_text(tagged: TaggedText, index: int, *, conll: bool) -> list[s
 @evaluator(*("--backend", "--out", "--metric", "--text", "--label", *TEXT_FLAGS), output=f"{EVALUATIONS}:TagEvaluation")
 def evaluate_tags(test: TestSet) -> None:
     """Evaluate a tagger: strict F1 of entities, overall and by label."""
-    from regard.data.conll import read_tagged
+    from regard.data.conll import conll_lines, read_tagged
     from regard.pipeline.load import load_tagger
 
     examples = read_tagged(test.files, test.read_config)
@@ -86,11 +88,8 @@ def evaluate_tags(test: TestSet) -> None:
     note_features(model.task)
     predictions = model.tag_sentences(examples)
     if test.out:
-        lines = []
-        for sentence, tags in zip(examples.sentences, predictions, strict=True):
-            lines += [f"{word}\t{tag}" for word, tag in zip(sentence.words, tags, strict=True)]
-            lines.append("")
-        write_lines(test.out, lines)
+        words = (sentence.words for sentence in examples.sentences)
+        write_lines(test.out, conll_lines(zip(words, predictions, strict=True)))
     scores = model.evaluate(examples, predictions, metrics=test.metrics)
     entities = ""
     if model.has_entities:

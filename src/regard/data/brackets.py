@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from regard.data.synthetic import ALPHABET, SPLITS, split_of_target
-from regard.errors import UsageError, nearest
+from regard.data.synthetic import ALPHABET, check_generation, split_of_target
+from regard.errors import UsageError
 
 BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 DEFAULT_COUNT = 1000
@@ -38,10 +38,7 @@ def generate_brackets(
     >>> next(generate_brackets(1, seed=3, lengths=(8, 8)))
     BracketRow(words=('n', 'n', 'e', '(', '(', ')', ')', 'n'), depths=(0, 0, 0, 1, 2, 2, 1, 0))
     """
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
-    if count < 0:
-        raise UsageError(f"count ({count}) must not be negative")
+    check_generation(count, split)
     low, high = lengths or LENGTHS
     if not MIN_LENGTH <= low <= high:
         raise UsageError(f"lengths {low}-{high}: the first must be at least {MIN_LENGTH} and not above the second")

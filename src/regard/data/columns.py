@@ -56,9 +56,12 @@ def read_rows(
     config: ReadConfig,
     name: str,
     *,
+    optional: Sequence[str] = (),
     notes: list[str] | None = None,
 ) -> Iterator[DataRow]:
     r"""Yield the selected columns of every row; append to `notes` what was guessed about the file.
+
+    The `optional` columns follow them. They are found by name alone; where there is none, the field is empty.
 
     >>> from regard.data.lines import iter_checked_lines
     >>> import io
@@ -68,7 +71,7 @@ def read_rows(
     [('yes', 'ja, klar')]
     """
     if format == "jsonl":
-        return _read_json_lines(lines, columns, config.label_separator)
+        return _read_json_lines(lines, columns, optional, config.label_separator)
     if format == "tsv":
         delimiter = "\t"
         raw_rows: Iterator[RawRow] = map(_split_tsv_line, lines)
@@ -76,7 +79,7 @@ def read_rows(
         delimiter = _csv_delimiter(config)
         raw_rows = _split_csv_lines(lines, delimiter)
     has_header, rows = _detect_header(raw_rows, format, columns, config, name, [] if notes is None else notes)
-    return _select_columns(rows, columns, delimiter, has_header=has_header, name=name)
+    return _select_columns(rows, columns, optional, delimiter, has_header=has_header, name=name)
 
 
 def _detect_header(
@@ -155,11 +158,17 @@ def _is_column_name(requested: str) -> bool:
 
 
 def _select_columns(
-    rows: Iterator[RawRow], columns: Sequence[Column], separator: str, *, has_header: bool, name: str
+    rows: Iterator[RawRow],
+    columns: Sequence[Column],
+    optional: Sequence[str],
+    separator: str,
+    *,
+    has_header: bool,
+    name: str,
 ) -> Iterator[DataRow]:
     """Yield the selected cells of each row; every row must have as many cells as the first."""
     num_columns = 0
-    indices: list[int] = []
+    indices: list[int | None] = []
     for row in rows:
         if row.fault:
             if has_header and not num_columns:
@@ -168,13 +177,15 @@ def _select_columns(
             continue
         if not num_columns:
             resolver = _ColumnResolver(row.cells, columns, has_header=has_header, location=f"{name}:{row.line}")
-            num_columns, indices = resolver.resolve()
+            num_columns, required_indices = resolver.resolve()
+            indices = [*required_indices, *map(resolver.find_optional, optional)]
             if has_header:
                 continue
         if len(row.cells) != num_columns:
             yield DataRow(row.line, row.raw, (), _column_count_fault(row, num_columns, separator))
             continue
-        yield DataRow(row.line, row.raw, tuple(row.cells[index] for index in indices), None)
+        fields = tuple("" if index is None else row.cells[index] for index in indices)
+        yield DataRow(row.line, row.raw, fields, None)
 
 
 def _column_count_fault(row: RawRow, num_columns: int, separator: str) -> Fault:
@@ -209,6 +220,11 @@ class _ColumnResolver:
             if self.num_cells == num_columns or is_too_narrow:
                 return num_columns, list(range(num_columns))
         return self.num_cells, [self._find(role, requested) for role, requested in self.columns]
+
+    def find_optional(self, role: str) -> int | None:
+        """Index of the column that is named after a role; None if there is none."""
+        name = self._find_role_name(role)
+        return self.header_names.index(name) if name else None
 
     def _find_role_name(self, role: str) -> str:
         """Name of the column that is called like a role, in upper or lower case; empty if there is none."""
@@ -356,10 +372,12 @@ class CsvRow:
         )
 
 
-def _read_json_lines(lines: Iterator[Line], columns: Sequence[Column], label_separator: str) -> Iterator[DataRow]:
+def _read_json_lines(
+    lines: Iterator[Line], columns: Sequence[Column], optional: Sequence[str], label_separator: str
+) -> Iterator[DataRow]:
     for line in lines:
         fault = line.fault or _find_blank_line(line)
-        fields = fault if fault else _json_fields(line, columns, label_separator)
+        fields = fault if fault else _json_fields(line, columns, optional, label_separator)
         if isinstance(fields, Fault):
             yield DataRow(line.line_number, line.raw, (), fields)
         else:
@@ -370,7 +388,9 @@ def _json_fault(line: Line, what: str, advice: str, column: int = 0) -> Fault:
     return Fault(line.line_number, column, kind="wrong JSON", what=what, advice=advice)
 
 
-def _json_fields(line: Line, columns: Sequence[Column], separator: str) -> tuple[str, ...] | Fault:
+def _json_fields(
+    line: Line, columns: Sequence[Column], optional: Sequence[str], separator: str
+) -> tuple[str, ...] | Fault:
     """Select the fields of a JSON object; those of an inner object `translation` count, too."""
     record = _parse_json_object(line)
     if isinstance(record, Fault):
@@ -392,7 +412,7 @@ def _json_fields(line: Line, columns: Sequence[Column], separator: str) -> tuple
                 problem = f"no field {name!r}{nearest(name, values)}"
             return _json_fault(line, problem, f"name the field with --{role}")
         fields.append(text)
-    return tuple(fields)
+    return (*fields, *("" if values.get(role) is None else str(values[role]) for role in optional))
 
 
 def _parse_json_object(line: Line) -> dict[str, object] | Fault:

@@ -11,7 +11,7 @@ or BILOU are recognised, one by one, and their tags converted; a note reports it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -113,6 +113,17 @@ def _digest(sentences: Sequence[TaggedSentence]) -> str:
 
 def _is_bio_tag(tag: str) -> bool:
     return tag[:2] in ("B-", "I-") and len(tag) > 2
+
+
+def conll_lines(sentences: Iterable[tuple[Sequence[str], Sequence[object]]]) -> Iterator[str]:
+    r"""Yield the lines of CoNLL columns: each word with its tag, and a blank line after each sentence.
+
+    >>> list(conll_lines([(("a", "("), (0, 1))]))
+    ['a\t0', '(\t1', '']
+    """
+    for words, tags in sentences:
+        yield from (f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True))
+        yield ""
 
 
 def read_tagged(

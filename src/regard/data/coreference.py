@@ -2,8 +2,9 @@
 
 The columns are `sentence`, `pronoun`, `right` and `wrong`: the index of the pronoun among the words, from 0, its
 antecedent, and the noun that it could be mistaken to mean. Words are separated by white space. A file may name the
-columns in its first row, and may then have others, too. Two successive sentences that differ in one word, and whose
-nouns change places, are a pair (Levesque et al. 2012).
+columns in its first row, and may then have others, too. Of these, `scenario` is read: it names what sentences with the
+same templates or nouns have in common. Two successive sentences that differ in one word, and whose nouns change places,
+are a pair (Levesque et al. 2012).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from regard.data.pairs import detect_format
 from regard.errors import DataError, UsageError
 
 COLUMNS: Sequence[Column] = (("sentence", ""), ("pronoun", ""), ("right", ""), ("wrong", ""))
-HEADER = tuple(role for role, _ in COLUMNS)
+OPTIONAL_COLUMNS = ("scenario",)
+HEADER = (*(role for role, _ in COLUMNS), *OPTIONAL_COLUMNS)
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")  # within a word that punctuation may surround
 Span = tuple[int, int]  # characters
 
@@ -35,6 +37,7 @@ class CoreferenceRow(NamedTuple):
     pronoun: int  # index among the words, from 0
     right: str  # the antecedent
     wrong: str  # the other noun
+    scenario: str = ""  # that it shares with other sentences
 
 
 @dataclass(frozen=True)
@@ -151,23 +154,24 @@ def _read_rows(name: str, config: ReadConfig, stack: ExitStack) -> Iterator[Data
     format = detect_format(name, config)
     if format == "lines":
         raise DataError(
-            f"plain lines have no columns {', '.join(HEADER)}",
+            f"plain lines have no columns {', '.join(role for role, _ in COLUMNS)}",
             location=name,
             advice="`regard data make coreference --out FILE.tsv` writes such a table; --format names its format",
         )
     lines = iter_checked_lines(stack.enter_context(open_bytes(name)), name, config.encoding)
-    for row in read_rows(lines, format, COLUMNS, config, name):
+    for row in read_rows(lines, format, COLUMNS, config, name, optional=OPTIONAL_COLUMNS):
         yield row if row.fault else row._replace(fault=find_field_fault(row))
 
 
 def _parse(row: DataRow, name: str) -> CoreferenceSentence | Fault:
-    sentence, pronoun, right, wrong = (field.strip() for field in row.fields)
+    sentence, pronoun, right, wrong, scenario = (field.strip() for field in row.fields)
     if not pronoun.isdecimal():
         what = f"the pronoun {pronoun!r:.40} is not an index: a word's number, from 0, is needed"
         return Fault(row.line, 0, kind="wrong pronoun", what=what, advice="correct the row")
     try:
         return CoreferenceSentence.from_row(
-            CoreferenceRow(sentence, int(pronoun), right=right, wrong=wrong), location=f"{name}:{row.line}"
+            CoreferenceRow(sentence, int(pronoun), right=right, wrong=wrong, scenario=scenario),
+            location=f"{name}:{row.line}",
         )
     except ValueError as error:
         return Fault(row.line, 0, kind="wrong noun or pronoun", what=str(error), advice="correct the row")

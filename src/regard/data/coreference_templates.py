@@ -17,8 +17,8 @@ from itertools import product
 from random import Random
 
 from regard.data.coreference import CoreferenceRow
-from regard.data.synthetic import SPLITS, split_of_target
-from regard.errors import UsageError, nearest
+from regard.data.synthetic import check_generation, split_of_target
+from regard.errors import UsageError
 
 Pair = tuple[CoreferenceRow, CoreferenceRow]
 DEFAULT_COUNT = 300  # pairs
@@ -33,6 +33,7 @@ _TAILS = {
 class Scenario:
     """Clauses about an agent {a} and another noun {b}, and adjectives that fit one of them alone."""
 
+    name: str
     clauses: tuple[str, ...]  # each contains {a} and {b}
     agents: str  # nouns, separated by spaces
     others: str
@@ -56,8 +57,8 @@ class Scenario:
             pronoun = first.split().index("it")
             pairs.append(
                 (
-                    CoreferenceRow(first, pronoun, right=agent, wrong=other),
-                    CoreferenceRow(second, pronoun, right=other, wrong=agent),
+                    CoreferenceRow(first, pronoun, right=agent, wrong=other, scenario=self.name),
+                    CoreferenceRow(second, pronoun, right=other, wrong=agent, scenario=self.name),
                 )
             )
         return pairs
@@ -73,6 +74,7 @@ class Scenario:
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
+        "crossing",
         ("The {a} did not cross the {b}", "The {b} was not crossed by the {a}", "The {a} did not get across the {b}"),
         agents="animal dog cat horse cow sheep goat donkey pony camel lamb puppy",
         others="street road river bridge field valley lake canyon",
@@ -80,6 +82,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         other_adjectives="wide broad icy slippery",
     ),
     Scenario(
+        "fitting",
         ("The {a} did not fit into the {b}", "The {b} could not hold the {a}", "Nobody got the {a} into the {b}"),
         agents="trophy guitar vase statue lamp painting ladder drum table violin",
         others="suitcase box bag drawer cupboard trunk crate basket",
@@ -87,6 +90,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         other_adjectives="small tiny narrow short cramped",
     ),
     Scenario(
+        "lifting",
         ("The {a} could not move the {b}", "The {b} was not moved by the {a}", "The {a} failed to lift the {b}"),
         agents="robot machine horse ox elephant crane tractor truck",
         others="rock piano log boat wardrobe container anchor barrel",
@@ -94,6 +98,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         other_adjectives="heavy bulky massive huge",
     ),
     Scenario(
+        "breaking",
         ("The {a} crashed through the {b}", "The {b} was shattered by the {a}", "The {b} gave way to the {a}"),
         agents="ball stone hammer brick rock bullet cannonball boulder",
         others="window roof fence wall door board ceiling screen",
@@ -102,6 +107,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         degree="so",
     ),
     Scenario(
+        "eating",
         ("The {a} did not eat the {b}", "The {b} was not eaten by the {a}", "The {a} left the {b} in the bowl"),
         agents="dog cat bear pig monkey horse mouse rabbit",
         others="apple bread soup cake meat fish salad cheese",
@@ -109,6 +115,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         other_adjectives="sour stale salty rotten",
     ),
     Scenario(
+        "catching",
         ("The {a} could not catch the {b}", "The {b} was not caught by the {a}", "The {b} escaped from the {a}"),
         agents="fox wolf cat dog lion eagle bear tiger",
         others="rabbit mouse deer hare squirrel goat bird fish",
@@ -116,6 +123,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         other_adjectives="fast quick agile nimble",
     ),
     Scenario(
+        "lighting",
         ("The {a} did not light up the {b}", "The {b} stayed dark in spite of the {a}", "The {a} hardly lit the {b}"),
         agents="lamp candle torch lantern bulb match flame fire",
         others="hall cave tunnel church cellar stadium warehouse tower",
@@ -123,6 +131,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         other_adjectives="large vast huge enormous",
     ),
     Scenario(
+        "passing",
         ("The {a} could not pass the {b}", "The {b} was closed to the {a}", "The {a} got stuck in the {b}"),
         agents="ship boat ferry barge tanker yacht steamer freighter",
         others="canal channel river strait harbour lock creek stream",
@@ -142,10 +151,7 @@ def generate_coreference(count: int, seed: int = 1, *, split: str = "train") -> 
     The animal did not get across the bridge because it was too exhausted. it: animal
     The animal did not get across the bridge because it was too icy. it: bridge
     """
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
-    if count < 0:
-        raise UsageError(f"count ({count}) must not be negative")
+    check_generation(count, split)
     random = Random(f"coreference {seed} {split}")
     by_scenario = [scenario.split_pairs(split) for scenario in SCENARIOS]
     for pairs in by_scenario:

@@ -93,10 +93,7 @@ def generate_rows(
     """
     if kind not in KINDS:
         raise UsageError(f"unknown kind of synthetic data {kind!r}{nearest(kind, KINDS)}: there are {', '.join(KINDS)}")
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
-    if count < 0:
-        raise UsageError(f"count ({count}) must not be negative")
+    check_generation(count, split)
     if lengths and not 1 <= lengths[0] <= lengths[1]:
         raise UsageError(f"lengths {lengths[0]}-{lengths[1]}: the first must be at least 1 and not above the second")
     if distances and not (0 <= distances[0] <= distances[1] and distances[1] >= 1):
@@ -106,6 +103,14 @@ def generate_rows(
         )
     generator = KINDS[kind](RowSettings(languages, lengths, distances=distances))
     return _filter_split(generator, count, Random(f"{kind} {seed} {split}"), split)
+
+
+def check_generation(count: int, split: str) -> None:
+    """Raise `UsageError` for a negative number of rows, or a split that there is not."""
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}{nearest(split, SPLITS)}: there are {', '.join(SPLITS)}")
+    if count < 0:
+        raise UsageError(f"count ({count}) must not be negative")
 
 
 def split_of_target(target: str) -> str:

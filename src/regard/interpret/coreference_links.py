@@ -2,7 +2,8 @@
 
 A head is right about a sentence if the pronoun attends more to the antecedent than to the other noun; the weights of
 subwords are summed. The best of many heads is better than a typical one by chance alone. So heads are chosen on one
-half of the pairs and scored on the other half, both ways.
+half of the sentences and scored on the other half, both ways. A half has whole scenarios, where the sentences name
+theirs: the templates of the other half are then new to the head.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from regard.tasks.significance import ExampleStatistics, ScoreInterval, paired_t
 
 Floats = NDArray[np.float64]
 Groups = Sequence[Sequence[int]]
+Halves = tuple[NDArray[np.int64], NDArray[np.int64]]  # indices of groups
 MIN_GROUPS = 4  # of which each half has two
 
 
@@ -134,6 +136,7 @@ def study_links(
         selected = selected[: groups[-1][-1] + 1]
     if len(groups) < MIN_GROUPS:
         raise UsageError(f"{len(groups)} pairs are too few to choose a head on one half: at least {MIN_GROUPS}")
+    scenarios = [selected[group[0]].row.scenario for group in groups]
     weights = measure_links(attention, selected)
     scores = weights.scores
     nearest = np.array([sentence.nearest_score for sentence in selected])
@@ -160,22 +163,44 @@ def study_links(
         backend=attention.backend_name,
         num_sentences=len(selected),
         num_pairs=sum(len(group) == 2 for group in groups),
+        num_scenarios=count_scenarios(scenarios),
         num_left_out=num_left_out,
         baseline=baseline,
-        chosen=choose_heads(weights, groups, nearest),
+        chosen=choose_heads(weights, groups, nearest, split_halves(scenarios)),
         rows=tuple(rows),
     )
 
 
-def choose_heads(weights: LinkWeights, groups: Groups, nearest: Floats) -> ChosenHead:
+def count_scenarios(scenarios: Sequence[str]) -> int:
+    """Number of named scenarios that can be split into halves; 0 for a single one."""
+    num_scenarios = len({*scenarios} - {""})
+    return num_scenarios if num_scenarios > 1 else 0
+
+
+def split_halves(scenarios: Sequence[str]) -> Halves:
+    """Split groups into two halves of whole scenarios; of single groups, where fewer than two scenarios are named.
+
+    >>> first, second = split_halves(["eating", "passing", "eating", "passing"])
+    >>> sorted([first.tolist(), second.tolist()])
+    [[0, 2], [1, 3]]
+    """
+    keys: Sequence[str | int] = range(len(scenarios))
+    if count_scenarios(scenarios):
+        keys = [scenario or index for index, scenario in enumerate(scenarios)]
+    units = [*dict.fromkeys(keys)]
+    order = epoch_order(len(units), seed=0, epoch=0, digest="0")
+    first_units = {units[index] for index in order[::2]}
+    is_first = np.array([key in first_units for key in keys])
+    return np.flatnonzero(is_first), np.flatnonzero(~is_first)
+
+
+def choose_heads(weights: LinkWeights, groups: Groups, nearest: Floats, halves: Halves) -> ChosenHead:
     """Choose the best head on each half of the groups, and score it on the other half."""
     scores = weights.scores
-    order = epoch_order(len(groups), seed=0, epoch=0, digest="0")
-    split_halves = [np.sort(order[::2]), np.sort(order[1::2])]
     head_of_group = np.zeros(len(groups), dtype=np.int64)
     names = []
     chosen_accuracy = 0.0
-    for half, other in (split_halves, split_halves[::-1]):
+    for half, other in (halves, halves[::-1]):
         rows = [index for group in half for index in groups[group]]
         accuracies = scores[rows].mean(0)
         best = int(accuracies.argmax())

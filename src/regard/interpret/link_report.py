@@ -25,7 +25,7 @@ class LinkRowDict(TypedDict):
 class ChosenHeadDict(TypedDict):
     """JSON form of a `ChosenHead`."""
 
-    heads: list[str]  # the best head of each half of the pairs
+    heads: list[str]  # the best head of each half of the scenarios or pairs
     chosen_accuracy: float  # percent on the halves that they were chosen on
     accuracy: float  # percent on the other halves
     low: float  # of its 95 % interval, by bootstrap over pairs
@@ -51,6 +51,7 @@ class LinkReportDict(TypedDict):
     backend: str  # what computed the attention, and in which precision
     sentences: int
     pairs: int  # of sentences that differ in one word
+    scenarios: int  # that the halves consist of; 0: of pairs
     left_out: int  # sentences whose antecedent a model that reads from left to right cannot know
     nearest_noun: BaselineDict
     chosen: ChosenHeadDict
@@ -83,7 +84,7 @@ class LinkRow(HeadTableRow):
 
 @dataclass(frozen=True)
 class ChosenHead:
-    """The best head of each half of the pairs, scored on the other half."""
+    """The best head of each half of the scenarios or pairs, scored on the other half."""
 
     heads: tuple[str, str]
     chosen_accuracy: float
@@ -129,6 +130,7 @@ class LinkReport(HeadTable[LinkRow]):
     backend: str
     num_sentences: int
     num_pairs: int
+    num_scenarios: int  # that the halves consist of; 0: of pairs
     num_left_out: int
     baseline: ScoreInterval  # of the nearest noun
     chosen: ChosenHead
@@ -142,6 +144,7 @@ class LinkReport(HeadTable[LinkRow]):
             "backend": self.backend,
             "sentences": self.num_sentences,
             "pairs": self.num_pairs,
+            "scenarios": self.num_scenarios,
             "left_out": self.num_left_out,
             "nearest_noun": {
                 "accuracy": round(self.baseline.mean, 3),
@@ -156,6 +159,7 @@ class LinkReport(HeadTable[LinkRow]):
         """Describe what was measured, and whether a head beats the nearest noun."""
         chosen = self.chosen
         names = " and ".join(dict.fromkeys(chosen.heads))
+        units = f"{self.num_scenarios} scenarios" if self.num_scenarios else "pairs"
         verdict = "better" if chosen.beats_baseline else "not significantly better"
         lines = [
             f"{len(self.rows)} heads of {self.model} on {self.num_sentences:,} sentences of {self.data} "
@@ -164,7 +168,7 @@ class LinkReport(HeadTable[LinkRow]):
             "95 % interval; both: pairs with both sentences right; nearest: how often the nearest noun gets more; "
             "weight: mean attention to both nouns",
             f"nearest noun: {self.baseline.mean:.1f} % right",
-            f"best head, chosen on one half and scored on the other: {chosen.accuracy:.1f} % "
+            f"best head, chosen on one half of the {units} and scored on the other: {chosen.accuracy:.1f} % "
             f"({chosen.low:.1f} to {chosen.high:.1f}), where it was chosen {chosen.chosen_accuracy:.1f} % ({names}): "
             f"{verdict} than the nearest noun (p = {chosen.p_value:.2g})",
         ]
