@@ -15,7 +15,7 @@ from regard.attention import multihead
 from regard.attention.attend import attend
 from regard.attention.masks import causal
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.trace import Trace, trace
+from regard.attention.trace import CapturedQKV, Trace, trace
 from regard.errors import UsageError
 from regard.models.base import Model
 from regard.packed_tokens import Tokens
@@ -242,6 +242,101 @@ def test_captured_queries_and_keys_determine_the_scores() -> None:
     assert np.isneginf(qkv.scores[0, 0][0, 1:]).all()
     assert np.allclose(qkv.scores[0, 0][-1], scores[-1], atol=1e-5)
     assert qkv.value.shape == (2, 1, 40, 8)
+
+
+def capture_head(model: Any, run: Any) -> CapturedQKV:
+    """Queries, keys, values, scores and weights of the model's first site; the weights are those of another trace."""
+    with torch.no_grad(), trace(store="qkv") as captured:
+        run(model)
+    with torch.no_grad(), trace(full_precision=True) as weights:
+        run(model)
+    site = next(iter(captured))
+    np.testing.assert_allclose(captured[site].qkv.weights, weights[site].weights, atol=1e-6)
+    return captured[site].qkv
+
+
+def test_captured_queries_are_the_models_own_whatever_scales_the_scores() -> None:
+    heads = {}
+    for scale in (0.0, 1.0, 0.7):
+        model = families.encoder(**{"stack.attention_scale": scale})
+        head = heads[scale] = capture_head(model, lambda model: model.encode(families.LONG))
+        np.testing.assert_allclose(head.query, heads[0.0].query, rtol=1e-5)
+        assert head.scale == pytest.approx(scale or 4**-0.5) and not head.has_bias
+        expected = head.scale * head.query @ head.key.transpose(0, 1, 3, 2)
+        np.testing.assert_allclose(head.scores, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "relative"])
+def test_a_bias_is_stated_however_small_it_is(positions: str) -> None:
+    assert capture_head(families.encoder(positions=positions), lambda model: model.encode(families.LONG)).has_bias
+
+
+def test_keys_that_count_twice_are_a_bias() -> None:
+    head = capture_head(families.big_bird(), lambda model: model(*model.to_tensors(families.LONG)))
+    assert head.has_bias
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"stack.attention_normalization": "sparsemax"}, "sparsemax"),
+        ({"stack.attention_normalization": "top-k", "stack.attention_top_k": 3}, "top-3"),
+        ({"stack.attention_normalization": "uniform"}, "uniform"),
+    ],
+)
+def test_captured_weights_are_those_of_the_normalization(settings: dict[str, Any], name: str) -> None:
+    head = capture_head(families.encoder(**settings), lambda model: model.encode(families.LONG))
+    assert head.normalization == name
+    softmax = np.exp(head.scores - head.scores.max(-1, keepdims=True))
+    assert np.abs(head.weights - softmax / softmax.sum(-1, keepdims=True)).max() > 0.02
+
+
+@pytest.mark.parametrize("input_feeding", ["none", "context", "output"])
+@pytest.mark.parametrize("score", ["dot", "bilinear", "additive"])
+def test_every_step_of_a_recurrent_decoder_is_captured_with_the_values_of_the_readout(
+    input_feeding: str, score: str
+) -> None:
+    settings = {
+        "attention": score,
+        "input_feeding": input_feeding,
+        "attention_temperature": 2.0,
+    }
+    model: Any = families.seq2seq(**settings)
+    encoded: list[torch.Tensor] = []
+    model.encoder.register_forward_hook(lambda module, inputs, output: encoded.append(output[0]))
+    source = Tokens.from_rows([[5, 6, 7, 8, 1]])
+    head = capture_head(model, lambda model: model.target_logprobs(source, Tokens.from_rows([[7, 9, 4]])))
+    assert head.query.shape[2] == head.scores.shape[2] == head.weights.shape[2] == 4
+    values = encoded[0].detach().numpy() @ model.decoder.context_readout.weight.detach().numpy().T
+    np.testing.assert_allclose(head.value[0, 0], values, atol=1e-5)
+    assert head.temperature == 2
+    softmax = np.exp(head.scores)
+    np.testing.assert_allclose(head.weights, softmax / softmax.sum(-1, keepdims=True), atol=1e-5)
+    if score == "additive":
+        assert head.scale is None
+    else:
+        assert head.scale == 1
+        np.testing.assert_allclose(head.scores, head.query @ head.key.transpose(0, 1, 3, 2) / 2, atol=1e-5)
+
+
+def test_calls_with_different_keys_are_not_joined() -> None:
+    model = families.encoder()
+    with trace(store="qkv") as captured:
+        model.encode(families.LONG)  # type: ignore[operator]
+        model.encode(Tokens.from_rows([[5, 6]]))  # type: ignore[operator]
+    with pytest.raises(UsageError, match=r"encoder\.0\.self: .* different keys: trace one call at a time"):
+        _ = captured["encoder.0.self"].qkv
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_keys_that_the_mask_allows_are_counted(store: str) -> None:
+    site = trace_two_sites(sites="encoder.0.self", heads=[2, 0], queries=[5, 39], store=store)["encoder.0.self"]
+    assert np.array_equal(site.num_visible, np.broadcast_to([6, 40], (2, 2, 2)))
+    ones = torch.ones(2, 1, 3, 4)
+    with trace(store=store) as captured:
+        attend(ones, ones, ones, site="x")
+        attend(ones, ones, ones, site="x")
+    assert np.array_equal(captured["x"].num_visible, np.full((2, 1, 6), 3))
 
 
 def test_a_nested_trace_leaves_the_outer_one_active() -> None:

@@ -64,7 +64,7 @@ def test_an_ablated_model_is_compared_with_the_whole_one(folder: str, tmp_path: 
     out = tmp_path / "both.html"
     arguments = ["see", folder, TEXT, "--ablate", "encoder.0.self:1", "--compare", "--threads", "1", "--out", str(out)]
     assert cli.run(arguments) == 0
-    assert out.read_text("utf-8").count('"regard":2') == 3  # the page and two records
+    assert out.read_text("utf-8").count('"regard":3') == 3  # the page and two records
 
 
 @pytest.mark.parametrize(

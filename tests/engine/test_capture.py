@@ -159,7 +159,10 @@ def test_every_store_has_the_values_of_torch() -> None:
                 assert np.abs(entropy - traces[model, "entropy"][site].entropy).max() < 0.01
                 qkv = traces[engine, "qkv"][site].qkv
                 expected = traces[model, "qkv"][site].qkv
-                for name in ("query", "key", "value", "scores"):
+                assert (qkv.normalization, qkv.has_bias) == (expected.normalization, expected.has_bias)
+                assert qkv.scale == pytest.approx(expected.scale)
+                assert np.array_equal(traces[engine, "qkv"][site].num_visible, traces[model, "qkv"][site].num_visible)
+                for name in ("query", "key", "value", "scores", "weights"):
                     captured = getattr(qkv, name)
                     reference = getattr(expected, name)
                     assert captured.shape == reference.shape
@@ -240,7 +243,9 @@ def test_random_stacks_have_the_weights_of_torch(seed: int) -> None:
                 assert traced[site].mask == expected[torch_site].mask
                 assert all(difference[row, :, :length].max() < 1e-3 for row, length in enumerate(STACK_LENGTHS))
                 continue
-            for name in ("query", "scores"):
+            assert traced[site].qkv.scale == pytest.approx(expected[torch_site].qkv.scale)
+            assert traced[site].qkv.has_bias == expected[torch_site].qkv.has_bias
+            for name in ("query", "scores", "weights"):
                 # norms of heads have a bias, which is left out in the padding: the longest row has none
                 values = getattr(traced[site].qkv, name)[-1]
                 reference = getattr(expected[torch_site].qkv, name)[-1]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard.attention.trace import trace
 from regard.config.data import TokenizerConfig
 from regard.config.models import BertConfig, StackConfig
 from regard.config.rnn_models import RnnClassifierConfig, RnnTextConfig
@@ -19,6 +20,7 @@ from regard.interpret.attribution import (
     explain,
     rank_correlation,
 )
+from regard.interpret.explainable import explainable_predictions
 from regard.interpret.gradients import replace_embeddings
 from regard.models import build_model
 from regard.models.bert import Bert, initialize_bert
@@ -35,14 +37,14 @@ from regard.view.record.record import Record
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "is", "quite", "and"]
 
 
-def encoder(head: str, num_labels: int = 0) -> tuple[Bert, SpecialTokens]:
+def encoder(head: str, num_labels: int = 0, has_residual: bool = True) -> tuple[Bert, SpecialTokens]:
     special_tokens = SpecialTokens(
         with_mask_token(train_tokenizer([" ".join(WORDS)] * 9, TokenizerConfig(kind="words")))
     )
     config = BertConfig(
         vocab_size=special_tokens.tokenizer.vocab_size,
         hidden_size=16,
-        stack=StackConfig(num_layers=2, num_heads=2, feed_forward_size=24),
+        stack=StackConfig(num_layers=2, num_heads=2, feed_forward_size=24, residual=has_residual),
         max_positions=48,
         head=head,
         num_labels=num_labels,
@@ -109,6 +111,20 @@ def test_the_decisive_word_has_the_largest_attribution_by_every_method(classifie
     )
     other_label = by_method(explain(classifier, text, label="down", methods=["occlusion"]))["occlusion"]
     assert other_label[decisive] < 0
+
+
+@pytest.mark.parametrize("has_residual", [True, False])
+def test_rollout_mixes_the_identity_in_only_where_there_are_residual_connections(has_residual: bool) -> None:
+    model, special_tokens = encoder("label", 2, has_residual)
+    pipeline = ClassificationPipeline(EncoderClassifier(model.eval(), special_tokens, 48), {"labels": ["up", "down"]})
+    (prediction,) = explainable_predictions(pipeline, ["the film was good"])
+    with trace(full_precision=True) as captured:
+        model.encode(Tokens.from_rows([prediction.input_ids]))
+    rollout = np.eye(len(prediction.input_ids))
+    for site in captured:
+        step = captured[site].weights[0].mean(axis=0)
+        rollout = (step / 2 + np.eye(len(rollout)) / 2 if has_residual else step) @ rollout
+    np.testing.assert_allclose(prediction.attention(), rollout[0], atol=1e-3)
 
 
 def test_integrated_gradients_of_one_step_follow_the_path_from_the_baseline(

@@ -229,6 +229,19 @@ def test_embeddings_change_when_heads_are_ablated(tmp_path: Path) -> None:
     assert (cosines < 1 - 1e-6).all()
 
 
+def test_attention_to_be_studied_states_how_many_keys_the_mask_allows() -> None:
+    tokenizer = train_tokenizer(TEXTS * 9, TokenizerConfig()).without_special_tokens()
+    config = GptConfig(vocab_size=tokenizer.vocab_size, hidden_size=16, max_positions=16, attention_window=2)
+    gpt = Gpt(config.override({"stack.num_layers": 1, "stack.num_heads": 2, "stack.feed_forward_size": 24}))
+    initialize_weights(gpt, 2)
+    causal = CausalSubject(GenerationPipeline(gpt.eval(), tokenizer, {}), Documents.from_texts(TEXTS))
+    for batch in causal.attention(np.arange(4)):
+        for _, weights, tokens in batch:
+            assert tokens.num_visible is not None
+            is_query = np.broadcast_to(tokens.queries[:, None] >= 0, tokens.num_visible.shape)
+            assert np.array_equal((weights > 0).sum(-1)[is_query], tokens.num_visible[is_query])
+
+
 def test_classifiers_and_causal_models() -> None:
     from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier
     from tests.interpret.test_attribution import WORDS, encoder

@@ -46,9 +46,11 @@ from regard.tasks.story_qa import StoryVocabulary
 from regard.tasks.text_model import TextPreprocessor
 from regard.text.special_tokens import SpecialTokens, with_mask_token
 from regard.text.train import train_tokenizer
+from regard.view.figure import figure
 from regard.view.record.attention import AttentionRecord
 from regard.view.record.parts import DecodingStep, LabelProbabilities, SpanProbabilities
 from regard.view.record.record import Record
+from regard.view.terminal_views import render_view
 from tests.families import made as build_model
 
 TEXT = "two small dogs run home"
@@ -82,10 +84,10 @@ def build_translator(**changes: object) -> TranslationPipeline:
     return TranslationPipeline([model], TOKENIZER, TOKENIZER, decoding=decoding)
 
 
-def build_seq2seq() -> TranslationPipeline:
+def build_seq2seq(**changes: object) -> TranslationPipeline:
     config = Seq2SeqConfig(source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, embedding_size=7, hidden_size=9)
     decoding = DecodingConfig(beam=1, max_length_b=3)
-    return TranslationPipeline([build_model(config)], TOKENIZER, TOKENIZER, decoding=decoding)
+    return TranslationPipeline([build_model(config.override(changes))], TOKENIZER, TOKENIZER, decoding=decoding)
 
 
 def build_classifier() -> ClassificationPipeline:
@@ -106,8 +108,8 @@ def build_fill_mask() -> FillMaskPipeline:
     return FillMaskPipeline(build_encoder(head="masked"), TOKENIZER, {}, 20)
 
 
-def build_embedder(max_length: int) -> EmbeddingPipeline:
-    model = build_encoder(max_positions=max(24, max_length))
+def build_embedder(max_length: int, **changes: object) -> EmbeddingPipeline:
+    model = build_encoder(max_positions=max(24, max_length), **changes)
     return EmbeddingPipeline(model, SPECIAL_TOKENS, SentenceTransformersConfig(), max_length=max_length)
 
 
@@ -237,6 +239,42 @@ def test_stored_scores_and_positions_are_those_of_the_attention() -> None:
     assert np.abs(weights - record["decoder.cross"].matrix(1, 1)).max() < 1e-3
     assert record.positions is not None
     assert record.positions.kind == "sinusoidal"
+
+
+@pytest.mark.parametrize("input_feeding", ["none", "context", "output"])
+def test_the_math_view_shows_every_token_of_a_recurrent_decoder(input_feeding: str) -> None:
+    record = build_seq2seq(input_feeding=input_feeding)("dogs run").record(store_qkv="best")
+    (qkv,) = record.qkv
+    num_rows = len(record.texts["target"].tokens)
+    assert len(qkv.query) == num_rows > 1
+    assert np.abs(qkv.weights - record["decoder.attention"].matrix(0, 0)).max() < 1e-3
+    assert (qkv.scale, qkv.scaling) == (None, "no scaling")  # additive attention
+    assert figure(record, "math", token=num_rows - 1).drawing.marks
+    assert render_view(record, "math", token=num_rows - 1)
+
+
+@pytest.mark.parametrize("normalization", ["softmax", "sparsemax", "top-k", "uniform"])
+def test_the_math_view_has_the_weights_of_the_matrix_view(normalization: str) -> None:
+    settings = {"stack.attention_normalization": normalization, "stack.attention_scale": 1.0}
+    if normalization == "top-k":
+        settings["stack.attention_top_k"] = 4
+    record = build_embedder(20, **settings).embed([TEXT]).record(store_qkv="best")
+    restored = Record.from_dict(json.loads(json.dumps(record.to_dict())))
+    (qkv,) = restored.qkv
+    name = "top-4" if normalization == "top-k" else normalization
+    assert (qkv.scaling, qkv.normalization) == ("no scaling", name)
+    assert np.abs(qkv.weights - restored["encoder.self"].matrix(1, 0)).max() < 5e-3
+    assert np.abs(qkv.scores - qkv.query @ qkv.key.T).max() < 0.01 * np.abs(qkv.scores).max()
+
+
+def test_a_record_states_residual_connections_and_visible_keys() -> None:
+    translator = build_translator(**{"decoder.residual": False, "attention_window": 2})
+    record = translator("Two dogs run. The cat sees.").record()
+    assert [attention.has_residual for attention in record.attention] == [False, True, False]
+    for attention in record.attention:
+        assert np.array_equal(attention.visible_keys(1), (attention.matrix(1, 0) > 0).sum(axis=1))
+    assert record["decoder.self"].visible_keys(0).max() == 3
+    assert record["encoder.self"].visible_keys(0).max() == 5
 
 
 def test_attention_maps_of_a_translation_are_found_by_site_and_head() -> None:

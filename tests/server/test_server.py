@@ -122,6 +122,8 @@ def test_matrices_are_served_one_by_one_as_bytes(client: Client) -> None:
     rollout = np.frombuffer(client.request(f"/r/{record.id}/flow/encoder.self")[2], np.uint8)
     rollout = rollout.reshape(num_tokens, num_tokens)
     assert np.allclose(((rollout / 255) ** 2).sum(axis=1), 1, atol=0.05)
+    layers = [record["encoder.self"].weights[layer].mean(axis=0) / 2 + np.eye(num_tokens) / 2 for layer in (0, 1)]
+    assert np.allclose((rollout / 255) ** 2, layers[1] @ layers[0], atol=0.01)
 
 
 def test_figures_are_drawn_by_python(client: Client) -> None:

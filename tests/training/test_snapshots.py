@@ -164,6 +164,10 @@ def test_language_models_have_snapshots(tmp_path: Path, task: str, site: str) ->
     (record,) = training_records(tmp_path / "run")
     assert [attention.name for attention in record.attention] == [site]
     assert record[site].is_causal == (task == "causal-lm")
+    num_tokens = len(record.texts["source"].tokens)
+    visible = np.arange(num_tokens) + 1 if task == "causal-lm" else np.full(num_tokens, num_tokens)
+    assert np.array_equal(record[site].visible_keys(0), visible)
+    assert record[site].has_residual
     assert len(record.texts["source"].tokens) >= 15 and "the" in record.texts["source"].text
 
 
@@ -175,7 +179,7 @@ def test_runs_without_snapshots_and_damaged_ones_are_rejected(tmp_path: Path, ru
     path.write_text('{"form": 9}')
     with pytest.raises(CheckpointError, match="format 9 cannot be read"):
         load_snapshot(tmp_path, 3)
-    path.write_text('{"form": 1, "step": 3}')
+    path.write_text('{"form": 2, "step": 3}')
     with pytest.raises(CheckpointError, match="damaged"):
         load_snapshot(tmp_path, 3)
 

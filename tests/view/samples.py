@@ -116,8 +116,37 @@ def _random_qkv(record: Record) -> tuple[HeadQKV, ...]:
         key = random.normal(size=(columns, HEAD_SIZE))
         value = random.normal(size=(columns, HEAD_SIZE))
         scores = (query @ key.T / np.sqrt(HEAD_SIZE)).astype(np.float32)
-        heads.append(HeadQKV(attention.name, 1, 2, query, key, value, scores))
+        exponentials = np.exp(scores)
+        heads.append(
+            HeadQKV(
+                attention.name,
+                1,
+                head=2,
+                query=query,
+                key=key,
+                value=value,
+                scores=scores,
+                weights=exponentials / exponentials.sum(axis=1, keepdims=True),
+                scale=HEAD_SIZE**-0.5,
+            )
+        )
     return tuple(heads)
+
+
+def unscaled_sparse_record() -> Record:
+    """A record whose math view shows a sparsemax of unscaled dot products, with a bias and a masked key."""
+    record = whole_record()
+    num_keys = len(record.texts["source"].tokens)
+    attention = record["encoder.self"]
+    head = next(head for head in record.qkv if head.attention == attention.name)
+    weights = np.zeros((num_keys, num_keys), np.float32)
+    weights[:, :2] = (0.75, 0.25)
+    scores = head.query @ head.key.T + 1
+    scores[:, 2] = -np.inf
+    stored = np.array(attention.stored)
+    stored[1, 2] = weights
+    head = replace(head, scores=scores, weights=weights, scale=1.0, has_bias=True, normalization="sparsemax")
+    return replace(record, attention=(replace(attention, stored=stored, has_residual=False),), qkv=(head,), best=None)
 
 
 def answered_record() -> Record:

@@ -27,7 +27,14 @@ from regard.view.record.texts import RecordText
 from regard.view.selection import select_attention
 from regard.view.terminal import EMPTY_MEMORIES
 from tests.view.hostile import hostile_records, hostile_strings
-from tests.view.samples import answered_record, distributions, sample_record, whole_record
+from tests.view.samples import (
+    HEAD_SIZE,
+    answered_record,
+    distributions,
+    sample_record,
+    unscaled_sparse_record,
+    whole_record,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 FIGURES = [name for name, view in VIEWS.items() if view.draw is not None]
@@ -212,6 +219,44 @@ def test_rollout_rows_are_distributions_and_multiply_the_layers() -> None:
     assert np.allclose(token_rollout.sum(axis=1), 1, atol=1e-5)
     layers = [0.5 * np.eye(len(tokens)) + 0.5 * attention.weights[layer].mean(axis=0) for layer in (0, 1)]
     assert np.allclose(token_rollout[0], (layers[1] @ layers[0])[2], atol=1e-5)
+
+
+def test_the_rollout_of_a_model_without_residual_connections_is_its_attention() -> None:
+    record = unscaled_sparse_record()
+    attention = record["encoder.self"]
+    tokens = select_attention(record, "encoder.self").columns
+    layers = [attention.weights[layer].mean(axis=0) for layer in (0, 1)]
+    flow = rollout(rollout_steps(attention, tokens), 2)
+    assert np.allclose(flow[0], (layers[1] @ layers[0])[2], atol=1e-5)
+    assert "without residual connections" in text_of(figure(record, "flow"))
+    assert "passed on by the residual connection" in text_of(figure(sample_record(), "flow"))
+
+
+def test_the_steps_of_the_computation_are_named_after_the_model() -> None:
+    record = unscaled_sparse_record()
+    (head,) = record.qkv
+    lines = text_lines(figure(record, "math", token=0))
+    assert {"query · key", "no scaling + bias", "sparsemax", ".75", ".25"} <= set(lines)
+    assert not any("√" in line or "softmax" in line for line in lines)
+    assert record.texts["source"].tokens[2] == "al" and "al" not in lines  # the masked key
+    other_score = replace(record, qkv=(replace(head, scale=None, temperature=2.0),))
+    lines = text_lines(figure(other_score, "math", token=0))
+    assert {"score", "× 0.5"} <= set(lines) and "query · key" not in lines
+    scaled = text_lines(figure(whole_record(), "math", token=0))
+    assert {"query · key", f"÷ √{HEAD_SIZE}", "softmax"} <= set(scaled)
+
+
+def test_a_query_whose_keys_are_all_masked_is_refused() -> None:
+    record = unscaled_sparse_record()
+    (head,) = record.qkv
+    masked = replace(head, scores=np.full_like(head.scores, -np.inf), weights=np.zeros_like(head.weights))
+    with pytest.raises(UsageError, match="the mask hides all keys of query 0"):
+        figure(replace(record, qkv=(masked,)), "math", token=0)
+
+
+def test_the_message_about_missing_encodings_is_true_for_every_model() -> None:
+    with pytest.raises(UsageError, match="no positional encodings: .* ALiBi and relative positions"):
+        figure(sample_record(), "positions")
 
 
 def test_hops_are_weights_over_sentences() -> None:

@@ -111,7 +111,7 @@ def embedded_json(html: str) -> dict[str, Any]:
 def test_records_are_restored_from_the_page() -> None:
     records = [sample_record(), sample_record("due cani", "zwei Hunde")]
     content = embedded_json(page(records, title="two"))
-    assert content["regard"] == 2
+    assert content["regard"] == 3
     restored = [Record.from_dict(values) for values in content["records"]]
     assert [record.texts for record in restored] == [record.texts for record in records]
 

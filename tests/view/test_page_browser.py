@@ -19,7 +19,7 @@ from regard.view.record.texts import RecordText
 from regard.view.selection import select_attention
 from tests.view.browser import Seen, needs_browser, started, written
 from tests.view.hostile import hostile_records, hostile_strings
-from tests.view.samples import answered_record, distributions, sample_record, whole_record
+from tests.view.samples import answered_record, distributions, sample_record, unscaled_sparse_record, whole_record
 
 needs_browser()
 VIEWS = ["lines", "heads", "matrix", "decoding", "math", "positions", "prediction", "flow", "compare"]
@@ -312,6 +312,23 @@ def test_the_computed_weights_sum_to_one_and_space_walks_through_the_computation
     assert tab.text(".math-steps [aria-pressed=true]") == "3 score"
 
 
+def test_the_computation_shows_the_weights_and_the_scaling_of_the_model(tab: Seen, tmp_path: Path) -> None:
+    record = unscaled_sparse_record()
+    (head,) = record.qkv
+    tab.open(f"{written([record], tmp_path)}#view=math&attention=encoder.self&layer=1&heads=2")
+    tab.page.wait_for_selector(".math-table")
+    header = tab.page.eval_on_selector_all(".math-table thead th", "cells => cells.map(cell => cell.textContent)")
+    assert header[2:4] == ["q · k", "no scaling + bias"]
+    weights = tab.page.eval_on_selector_all(".math-table .weight", "cells => cells.map(cell => cell.textContent)")
+    assert weights[:2] == [".75", ".25"]
+    assert "√" not in tab.text(".stage") and "sparsemax" in tab.text(".math-steps")
+    other_score = replace(record, qkv=(replace(head, scale=None, temperature=2.0),))
+    tab.open(f"{written([other_score], tmp_path)}#view=math&attention=encoder.self&layer=1&heads=2")
+    tab.page.wait_for_selector(".math-table")
+    header = tab.page.eval_on_selector_all(".math-table thead th", "cells => cells.map(cell => cell.textContent)")
+    assert header[2:4] == ["score", "× 0.5"]
+
+
 def test_arrows_walk_through_decoding_steps_and_beams_are_drawn(tab: Seen, address: str) -> None:
     tab.open(f"{address}#view=decoding")
     tab.keys("ArrowRight", "ArrowRight")
@@ -370,10 +387,18 @@ def test_a_phone_shows_one_column_that_does_not_overflow(browser: Any, address: 
     tab.close()
 
 
-def test_the_flow_is_the_rollout_through_all_layers(tab: Seen, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_residual", [True, False])
+def test_the_flow_is_the_rollout_through_all_layers(tab: Seen, tmp_path: Path, has_residual: bool) -> None:
     text = RecordText("a b c d", ("a", " b", " c", " d"), (0, 1, 2, 3))
     weights = distributions((10, 8, 4, 4), 1)
-    attention = AttentionRecord("encoder.self", "source", "source", weights, tuple(range(10)))
+    attention = AttentionRecord(
+        "encoder.self",
+        "source",
+        columns="source",
+        stored=weights,
+        layers=tuple(range(10)),
+        has_residual=has_residual,
+    )
     record = Record("deep", {"source": text}, (attention,))
     tab.open(f"{written([record], tmp_path)}#view=flow&table=yes")
     tab.keys("v")
@@ -382,7 +407,8 @@ def test_the_flow_is_the_rollout_through_all_layers(tab: Seen, tmp_path: Path) -
     displayed = tab.page.eval_on_selector_all("tbody td", "cells => cells.map(cell => Number(cell.textContent))")
     rollout = np.eye(4)
     for layer_weights in weights.astype(np.float64):
-        rollout = (layer_weights.mean(axis=0) / 2 + np.eye(4) / 2) @ rollout
+        mean_weights = layer_weights.mean(axis=0)
+        rollout = (mean_weights / 2 + np.eye(4) / 2 if has_residual else mean_weights) @ rollout
     assert np.abs(np.array(displayed).reshape(4, 4) - rollout).max() < 0.01
 
 

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import BoundMask
-from regard.attention.scores import Normalize, ScaledDot, Score, softmax
+from regard.attention.scores import (
+    Normalize,
+    ScaledDot,
+    Score,
+    dot_product_scale,
+    normalization_name,
+    softmax,
+    split_temperature,
+)
 from regard.attention.trace import (
     QUERIES_PER_CHUNK,
     Captured,
@@ -22,6 +30,7 @@ from regard.attention.trace import (
     CapturedQueriesKeys,
     CapturedWeights,
     FloatArray,
+    Indices,
     Int16Array,
     Trace,
 )
@@ -67,6 +76,14 @@ class AttentionCall:
         key = self.key.float()
         return attention_weights(query, key, self.mask, self.bias, self.score, self.normalize)
 
+    def num_visible(self) -> Indices:
+        """Number of keys that the mask allows each query, [B, H, Q]."""
+        shape = self.query.shape[:3]
+        if self.mask is None:
+            return np.broadcast_to(np.int64(self.key.shape[2]), shape)
+        counts: Indices = self.mask.dense.sum(-1).expand(shape).cpu().numpy()
+        return counts
+
 
 @torch.no_grad()
 def capture(trace: Trace, site: str, call: AttentionCall) -> None:
@@ -84,7 +101,7 @@ def capture(trace: Trace, site: str, call: AttentionCall) -> None:
             if not len(queries):
                 continue
             selected = selected.select_queries(torch.from_numpy(queries).to(call.query.device))
-        active.add(site, mask_text, _capture_call(active, selected), heads)
+        active.add(site, mask_text, _capture_call(active, selected), heads, selected.num_visible())
 
 
 def _capture_call(trace: Trace, call: AttentionCall) -> Captured:
@@ -148,13 +165,25 @@ def _capture_qkv(call: AttentionCall) -> CapturedQKV:
     scores = call.score(query, key)
     if call.bias is not None:
         scores = scores + call.bias
+    _, temperature = split_temperature(call.normalize)
+    scores = scores / temperature
+    has_bias = call.bias is not None
     if call.mask is not None:
-        scores = (scores + call.mask.additive(torch.float32)).masked_fill(~call.mask.dense, -torch.inf)
+        additive = call.mask.additive(torch.float32)
+        has_bias = has_bias or bool(additive.masked_fill(~call.mask.dense, 0).any())  # BigBird's first block
+        scores = (scores + additive).masked_fill(~call.mask.dense, -torch.inf)
+    if isinstance(call.score, ScaledDot):
+        query = query / call.score.query_factor
     return CapturedQKV(
         query=query.cpu().numpy().copy(),
         key=key.cpu().numpy().copy(),
         value=call.value.float().cpu().numpy().copy(),
         scores=scores.cpu().numpy().copy(),
+        weights=call.weights().cpu().numpy().copy(),
+        scale=dot_product_scale(call.score, query.shape[-1]),
+        temperature=temperature,
+        has_bias=has_bias,
+        normalization=normalization_name(call.normalize),
     )
 
 

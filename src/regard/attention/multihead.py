@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from regard.attention.attend import SCALED_DOT, attend
+from regard.attention.attend import attend
 from regard.attention.cache import CrossKeyValues, LayerCache
 from regard.attention.capture import AttentionCall, capture
 from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
 from regard.attention.packed_batch import PackedBatch, SelectedTokens
 from regard.attention.positions import BoundPositions
-from regard.attention.scores import build_normalizer
+from regard.attention.scores import ScaledDot, build_normalizer
 from regard.attention.trace import active_trace
 from regard.config.block import BlockConfig
 
@@ -48,6 +48,8 @@ class _MultiHead(nn.Module):
         self.config = config
         self.num_heads = config.num_heads
         self.dropout = config.attention_dropout
+        query_factor = config.attention_scale * math.sqrt(config.key_dim) if config.attention_scale else 1.0
+        self.score = ScaledDot(1.0 if math.isclose(query_factor, 1) else query_factor)
         self.normalize = build_normalizer(config.attention_normalization, config.attention_top_k)
         self.site = ""
         self.query_norm = query_norm  # of each head
@@ -65,11 +67,10 @@ class _MultiHead(nn.Module):
         return keys if self.key_norm is None else self.key_norm(keys), values
 
     def _align_heads(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Heads:
-        """Heads as `attend` takes them: a key and a value for each query head, scores scaled by 1/√d."""
+        """Heads as `attend` takes them: a key and a value for each query head, queries with the score's factor."""
         config = self.config
-        if config.attention_scale:
-            factor = config.attention_scale * math.sqrt(config.key_dim)
-            query = query if math.isclose(factor, 1) else query * factor
+        if self.score.query_factor != 1:
+            query = query * self.score.query_factor
         if config.kv_heads != config.num_heads:  # grouped queries (Ainslie et al. 2023)
             queries_per_key = config.num_heads // config.kv_heads
             key = key.repeat_interleave(queries_per_key, dim=1)
@@ -88,6 +89,7 @@ class _MultiHead(nn.Module):
             heads.value,
             mask=mask,
             bias=heads.bias,
+            score=self.score,
             normalize=self.normalize,
             dropout=self.dropout,
             noise=noise,
@@ -207,7 +209,7 @@ class SelfAttention(_MultiHead):
             value=heads.value,
             mask=mask,
             bias=heads.bias,
-            score=SCALED_DOT,
+            score=self.score,
             normalize=self.normalize,
         )
         capture(trace, self.site, call)

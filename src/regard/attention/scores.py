@@ -21,7 +21,8 @@ MIN_PROBABILITY = 1e-20  # lower bound of a sampled key's probability
 class Score(Protocol):
     """Compares queries with keys; `prepare` holds the part that depends on the key alone.
 
-    One that is named in `SCORES` is built from the sizes of queries and keys and the hidden size of the model.
+    One that is named in `SCORES` is built from the sizes of queries and keys and the hidden size of the model. A
+    multiple of the dot product has a method `dot_product_scale`, too.
     """
 
     def prepare(self, key: Tensor) -> Tensor:
@@ -44,16 +45,31 @@ class Dot:
     def prepare(self, key: Tensor) -> Tensor:
         return key
 
+    def dot_product_scale(self, head_size: int) -> float:
+        """Factor of the dot product of queries and keys of this size."""
+        return 1.0
+
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return query @ key.transpose(-1, -2)
 
 
+@dataclass(frozen=True)
 class ScaledDot(Dot):
     """q · k / √d (Vaswani et al. 2017, equation 1).
 
+    Models with another scale multiply their queries by `query_factor` beforehand; a trace divides by it.
+
     >>> ScaledDot()(torch.full((1, 1, 1, 4), 3.0), torch.ones(1, 1, 1, 4)).item()
     6.0
+    >>> ScaledDot(query_factor=2.0).dot_product_scale(4)
+    1.0
     """
+
+    query_factor: float = 1.0
+
+    def dot_product_scale(self, head_size: int) -> float:
+        """Factor of the dot product of queries and keys of this size, before the queries are multiplied."""
+        return self.query_factor / math.sqrt(head_size)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return (query * (1 / math.sqrt(query.shape[-1]))) @ key.transpose(-1, -2)
@@ -161,8 +177,24 @@ class Bilinear(nn.Module):
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
 
+    def dot_product_scale(self, head_size: int) -> float:
+        """Factor of the dot product of queries and prepared keys."""
+        return 1.0
+
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         return query @ key.transpose(-1, -2)
+
+
+def dot_product_scale(score: Score, head_size: int) -> float | None:
+    """Factor of the dot product of queries and prepared keys in a score; None for a score that is no dot product.
+
+    >>> dot_product_scale(ScaledDot(), 4), dot_product_scale(Dot(), 4), dot_product_scale(Additive(4, 4, 4), 4)
+    (0.5, 1.0, None)
+    """
+    if not hasattr(score, "dot_product_scale"):
+        return None
+    scale: float | None = score.dot_product_scale(head_size)
+    return scale
 
 
 # Scores [B, H, Q, K] and allowed keys (None: all) → weights; a query without allowed keys gets all zeros.
@@ -265,6 +297,30 @@ def build_normalizer(kind: str, top_k: int = 1, temperature: float = 1.0) -> Nor
     return plain if temperature == 1 else Tempered(plain, temperature)
 
 
+def split_temperature(normalize: Normalize) -> tuple[Normalize, float]:
+    """A normaliser of scores that are already divided by the temperature, and that temperature.
+
+    >>> split_temperature(Tempered(softmax, 0.5)) == (softmax, 0.5), split_temperature(softmax) == (softmax, 1.0)
+    (True, True)
+    """
+    if isinstance(normalize, Tempered):
+        return normalize.normalize, normalize.temperature
+    return normalize, 1.0
+
+
+def normalization_name(normalize: Normalize) -> str:
+    """Name of a normaliser, as views show it.
+
+    >>> [normalization_name(normalize) for normalize in (softmax, TopK(3), Tempered(sparsemax, 0.5), hard_argmax)]
+    ['softmax', 'top-3', 'sparsemax', 'hard argmax']
+    """
+    plain, _ = split_temperature(normalize)
+    if isinstance(plain, TopK):
+        return f"top-{plain.k}"
+    name: str = getattr(plain, "__name__", type(plain).__name__)
+    return name.replace("_", " ")
+
+
 def unnormalized(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Scores as weights, zero at masked keys (linear start of memory networks)."""
     return scores if allowed is None else scores.masked_fill(~allowed, 0)
@@ -283,11 +339,11 @@ def hard_argmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
 def gumbel_argmax(noise: Noise, site: str) -> Normalize:
     """Build a normaliser that samples one key from the softmax (Gumbel trick), with a straight-through gradient."""
 
-    def normalize(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def sampled_argmax(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         probabilities = softmax(scores, allowed)
         return _one_hot_argmax(probabilities, _add_gumbel_noise(scores, allowed, noise, site), allowed)
 
-    return normalize
+    return sampled_argmax
 
 
 class ReinforceSample:

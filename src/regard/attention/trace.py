@@ -1,17 +1,17 @@
 """`trace`: a context that captures attention beside the output, without changing it; and what it stores.
 
 A trace stores attention weights, their entropy, the queries and keys from which weights are computed on access, or
-queries, keys, values and scores. Stored arrays are NumPy arrays, most of them in half precision; weights are returned
-in float32, one head at a time.
+queries, keys, values, scores and weights. Stored arrays are NumPy arrays, most of them in half precision; weights are
+returned in float32, one head at a time.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -110,12 +110,33 @@ class CapturedEntropy:
 
 @dataclass(frozen=True)
 class CapturedQKV:
-    """Queries, keys, values and scores of the heads, in full precision."""
+    """Queries, keys, values, scores and weights of the heads, in full precision."""
 
     query: Float32Array  # [B, H, Q, d]
-    key: Float32Array  # [B, H, K, d]
+    key: Float32Array  # [B, H, K, d], prepared by the score
     value: Float32Array  # [B, H, K, v]
-    scores: Float32Array  # [B, H, Q, K], -∞ at masked keys
+    scores: Float32Array  # [B, H, Q, K], as they are normalised, -∞ at masked keys
+    weights: Float32Array  # [B, H, Q, K]
+    scale: float | None  # factor of q · k in the scores, before the temperature; None: they are no dot products
+    temperature: float = 1.0
+    has_bias: bool = False  # whether a bias is added to the scores
+    normalization: str = "softmax"  # name of what turns scores into weights
+
+    def share_keys(self, previous: CapturedQKV) -> CapturedQKV:
+        """The same, with the keys and values of the call before where they are equal."""
+        if np.array_equal(self.key, previous.key) and np.array_equal(self.value, previous.value):
+            return replace(self, key=previous.key, value=previous.value)
+        return self
+
+    @classmethod
+    def join(cls, calls: Sequence[CapturedQKV]) -> CapturedQKV:
+        """Join calls that attend to the same keys along the queries."""
+        return replace(
+            calls[0],
+            query=np.concatenate([call.query for call in calls], axis=2),
+            scores=np.concatenate([call.scores for call in calls], axis=2),
+            weights=np.concatenate([call.weights for call in calls], axis=2),
+        )
 
 
 Captured = CapturedWeights | CapturedQueriesKeys | CapturedEntropy | CapturedQKV
@@ -129,6 +150,15 @@ class SiteTrace:
     mask: str
     head_indices: tuple[int, ...]  # captured heads
     captures: list[Captured] = field(default_factory=list)
+    visible_counts: list[Indices | None] = field(default_factory=list)  # of each call, as in `num_visible`
+
+    def append(self, captured: Captured, num_visible: Indices | None) -> None:
+        """Append a call; keys and values that it shares with the one before are stored once."""
+        previous = self.captures[-1] if self.captures else None
+        if isinstance(captured, CapturedQKV) and isinstance(previous, CapturedQKV):
+            captured = captured.share_keys(previous)
+        self.captures.append(captured)
+        self.visible_counts.append(num_visible)
 
     @property
     def role(self) -> str:
@@ -190,12 +220,20 @@ class SiteTrace:
         return np.asarray(-(weights * np.log2(np.maximum(weights, 1e-12))).sum(axis=-1), dtype=np.float32)
 
     @property
+    def num_visible(self) -> Indices | None:
+        """Number of keys that the mask allows each query, [B, H, Q]; None where a call did not state it."""
+        counts = [call_counts for call_counts in self.visible_counts if call_counts is not None]
+        return np.concatenate(counts, axis=2) if len(counts) == len(self.captures) else None
+
+    @property
     def qkv(self) -> CapturedQKV:
-        """Queries, keys, values and scores of the last call, captured with `store="qkv"`."""
-        captured = self.captures[-1]
-        if not isinstance(captured, CapturedQKV):
+        """Queries, keys, values, scores and weights of all calls, captured with `store="qkv"`."""
+        calls = [captured for captured in self.captures if isinstance(captured, CapturedQKV)]
+        if len(calls) < len(self.captures):
             raise UsageError(f"{self.site}: queries, keys and values were not captured: trace with store='qkv'")
-        return captured
+        if any(call.key is not calls[0].key for call in calls):
+            raise UsageError(f"{self.site}: the calls of the trace attend to different keys: trace one call at a time")
+        return CapturedQKV.join(calls)
 
     def _weight_captures(self) -> list[CapturedWeights | CapturedQueriesKeys]:
         """The captures, which must determine weights."""
@@ -272,10 +310,12 @@ class Trace:
             self._cache[id(key)] = key, build()  # a reference to the key keeps its id unique
         return self._cache[id(key)][1]
 
-    def add(self, site: str, mask: str, captured: Captured, heads: list[int] | None) -> None:
-        """Append a capture to its site."""
+    def add(
+        self, site: str, mask: str, captured: Captured, heads: list[int] | None, num_visible: Indices | None = None
+    ) -> None:
+        """Append a capture to its site; `num_visible`: keys that the mask allows each query, [B, H, Q]."""
         head_indices = tuple(range(self.visited_sites[site]) if heads is None else heads)
-        self.site_traces.setdefault(site, SiteTrace(site, mask, head_indices)).captures.append(captured)
+        self.site_traces.setdefault(site, SiteTrace(site, mask, head_indices)).append(captured, num_visible)
 
     def check(self) -> None:
         """Reject sites and layers that were named but that no model that ran has."""
@@ -351,8 +391,8 @@ def trace(
 
     `layers`, `heads` and `queries` (indices among all queries of a site) narrow the selection; a pattern may name a
     head, `encoder.3.self:2`. `store` is what is kept: `weights` in half precision (or `full_precision`); `queries` and
-    keys wherever these are smaller than weights; `entropy` alone; or queries, keys, values and scores (`qkv`). An
-    outer trace remains active.
+    keys wherever these are smaller than weights; `entropy` alone; or queries, keys, values, scores and weights
+    (`qkv`). An outer trace remains active.
 
     >>> import torch
     >>> from regard.attention.attend import attend

@@ -96,6 +96,23 @@ def transformer_decoder(config: TransformerConfig) -> StackDescription:
     return _transformer_stack(config, config.decoder, "target_positions", cross_attention=True)
 
 
+def has_residual(config: object, site: str) -> bool:
+    """Whether the layers of an attention site have residual connections; true for models without a stack of blocks.
+
+    >>> without = StackConfig(residual=False)
+    >>> translator = TransformerConfig(decoder=without)
+    >>> has_residual(translator, "encoder.0.self"), has_residual(translator, "decoder.0.self")
+    (True, False)
+    >>> has_residual(GptConfig(stack=without), "decoder.0.self")
+    False
+    """
+    for name in (site.partition(".")[0], "stack"):
+        stack = getattr(config, name, None)
+        if isinstance(stack, StackConfig):
+            return stack.residual
+    return True
+
+
 def _transformer_stack(
     config: TransformerConfig, stack: StackConfig, positions_name: str, *, cross_attention: bool
 ) -> StackDescription:

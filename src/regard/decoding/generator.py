@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,11 @@ class Generator(Protocol[S]):
 
 class TracedModel(Protocol):
     """A model whose attention can be traced."""
+
+    @property
+    def config(self) -> Any:
+        """Config of the model, of any family."""
+        ...
 
     @property
     def backend_name(self) -> str:

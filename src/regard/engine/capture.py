@@ -159,6 +159,11 @@ class SiteCall:
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.float32(1e-30))
         return weights
 
+    def num_visible(self) -> Indices:
+        """Number of keys that the mask allows each query, [B, H, Q]."""
+        counts = np.stack([self.mask.allowed(row, self.queries).sum(axis=1) for row in range(len(self.rows))])
+        return np.broadcast_to(counts[:, None], (len(self.rows), len(self.heads), len(self.queries)))
+
     def query_chunks(self) -> list[tuple[slice, Indices]]:
         """Queries whose weights exist at the same time: where they are stored, and their indices."""
         starts = range(0, len(self.queries), QUERIES_PER_CHUNK)
@@ -183,7 +188,7 @@ def store_call(site: EngineSite, rows: Sequence[RowHeads], mask: RowMask) -> Non
             heads=[*range(site.num_heads)] if heads is None else heads,
             queries=np.arange(mask.num_queries) if queries is None else queries,
         )
-        active.add(site.name, str(mask), _capture_call(active, call), heads)
+        active.add(site.name, str(mask), _capture_call(active, call), heads, call.num_visible())
 
 
 def _capture_call(trace: Trace, call: SiteCall) -> Captured:
@@ -231,18 +236,20 @@ def _capture_queries_keys(trace: Trace, call: SiteCall) -> CapturedQueriesKeys:
 
 def _capture_qkv(call: SiteCall) -> CapturedQKV:
     rows = range(len(call.rows))
-    block = call.site.block
-    factor = np.float32(call.site.scale * math.sqrt(block.key_dim))  # torch divides all scores by √d
-    query = np.stack([call.padded_query(row, call.queries) for row in rows])
     scores = np.empty((len(rows), len(call.heads), len(call.queries), call.mask.num_keys), np.float32)
+    weights = np.empty_like(scores)
     for row in rows:
         for chunk, queries in call.query_chunks():
             scores[row, :, chunk] = call.scores(row, queries)
+            weights[row, :, chunk] = call.weights(row, queries)
     return CapturedQKV(
-        query=query if math.isclose(factor, 1, rel_tol=1e-6) else query * factor,
+        query=np.stack([call.padded_query(row, call.queries) for row in rows]),
         key=_pad_keys([call.keys(row) for row in rows], call.mask.num_keys),
         value=_pad_keys([call.values(row) for row in rows], call.mask.num_keys),
         scores=scores,
+        weights=weights,
+        scale=call.site.scale,
+        has_bias=call.has_bias,
     )
 
 

@@ -29,6 +29,7 @@ from regard.interpret.subjects import (
     SiteAttention,
     SubjectScore,
     find_special,
+    site_attention,
 )
 from regard.pipeline.classification import ClassificationPipeline, EncoderClassifier, TextModelClassifier
 from regard.pipeline.embedding import EmbeddingPipeline, normalize
@@ -55,7 +56,7 @@ class EncoderAttention:
                 self.model.encode(tokens)
             ids = pad_ids([*tokens])
             batch = AttentionBatch(ids, ids, find_special(ids, self.special_ids), is_self=True)
-            yield [(site, captured[site].weights, batch) for site in captured]
+            yield [site_attention(captured, site, batch) for site in captured]
 
 
 class LabelSubject:
@@ -97,7 +98,7 @@ class LabelSubject:
             label = np.full((len(keys), 1), NO_MATCH_OFFSET)  # as a query it equals no token of the text
             pooling = AttentionBatch(label, keys, is_special, is_self=False)
             attention = AttentionBatch(keys, keys, is_special, is_self=True)
-            yield [(site, captured[site].weights, pooling if site == POOLING_SITE else attention) for site in captured]
+            yield [site_attention(captured, site, pooling if site == POOLING_SITE else attention) for site in captured]
 
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per text, or accuracy or macro-F1 in percent."""

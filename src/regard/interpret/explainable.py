@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.attention.rollout import roll_out, rollout_step
 from regard.attention.trace import Trace, trace
 from regard.backends import EncoderBackend
+from regard.config.description import has_residual
 from regard.data.babi import StoryQuestion
 from regard.decoding.generator import ScoringGenerator
 from regard.errors import UsageError, nearest
@@ -149,17 +151,17 @@ def _attention_rollout(model: EncoderBackend, tokens: Tokens, positions: Sequenc
     """Attention rollout (Abnar and Zuidema 2020): how much of each token reaches these positions, [tokens]."""
     with trace() as captured:
         model.encode(tokens)
-    rollout = _roll_out(captured, int(tokens.lengths[0]))
+    rollout = _roll_out(captured, int(tokens.lengths[0]), model.config)
     return np.asarray(rollout[list(positions)].mean(axis=0))
 
 
-def _roll_out(captured: Trace, num_tokens: int) -> Floats:
+def _roll_out(captured: Trace, num_tokens: int, config: object) -> Floats:
     """How much of each token reaches each position through the self-attention of all layers, [tokens, tokens]."""
-    rollout = np.eye(num_tokens)
+    steps: list[NDArray[np.floating[Any]]] = [np.eye(num_tokens)]
     for site in captured:
         weights = captured[site].weights[0].mean(axis=0).astype(np.float64)  # [queries, keys]
-        rollout = (0.5 * weights + 0.5 * np.eye(num_tokens)) @ rollout
-    return rollout
+        steps.append(rollout_step(weights, has_residual=has_residual(config, site)))
+    return np.asarray(roll_out(steps), dtype=np.float64)
 
 
 def _log_softmax(logits: Floats, axis: int) -> Floats:
@@ -299,7 +301,7 @@ class _ExplainableRnnLabel(_TorchScores):
             self.model.label_logits(TextBatch(tokens))
         if POOLING_SITE in captured:
             return np.asarray(captured[POOLING_SITE].weights[0, 0, 0], dtype=np.float64)
-        return np.asarray(_roll_out(captured, len(self.input_ids)).mean(axis=0))
+        return np.asarray(_roll_out(captured, len(self.input_ids), self.model.config).mean(axis=0))
 
 
 class _ExplainableSpan(_ExplainableRow):

@@ -13,23 +13,24 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.view.record.head_stats import BROAD_ENTROPY, entropy_bits, relative_entropy
+
 Weights = NDArray[np.float32]
 Indices = NDArray[np.int64]
 DOMINANT_SHARE = 0.5  # of its attention, above which a head is named after what it attends to
 MIN_REPEATED_SHARE = 0.1  # of the rows that must have the same token elsewhere for the name "duplicate token"
-BROAD_ENTROPY = 0.75  # of the entropy of uniform weights, above which a head is broad
-MIN_WEIGHT = 1e-12  # before the logarithm
 PADDING_ID = -1
 
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """Token ids of queries and keys, -1 for padding."""
+    """Token ids of queries and keys, -1 for padding, and how many keys the mask of a site allows."""
 
     queries: Indices  # [rows, queries]
     keys: Indices  # [rows, keys]
     is_special: NDArray[np.bool_]  # [rows, keys]
     is_self: bool  # whether queries and keys are the same text
+    num_visible: Indices | None = None  # [rows, heads, queries], keys that the mask allows; None: all but padding
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class HeadStatistics:
     same: float  # fraction on equal tokens elsewhere, over rows that have such
     diagonal: float  # fraction within one token of the own or the proportional position
     largest: float  # largest weight of a row
-    broad: float  # entropy as a fraction of that of uniform weights
+    broad: float  # entropy as a fraction of that of uniform weights over the visible keys
     twins: float  # fraction of rows that have an equal token elsewhere
 
     def describe(self, is_self: bool) -> str:
@@ -116,12 +117,12 @@ class HeadAccumulator:
         for name, (is_counted, factors) in weighted.items():
             factors = factors * is_counted[:, :, None] * np.float32(1)
             self._add(name, np.einsum("bhqk,bqk->h", weights, factors, optimize=True), is_counted)
-        entropy = -(weights * np.log2(np.maximum(weights, MIN_WEIGHT))).sum(axis=3)  # [rows, heads, queries]
-        num_visible = np.maximum((weights > 0).sum(axis=3), 2)
+        entropy = entropy_bits(weights)  # [rows, heads, queries]
+        num_visible = is_key.sum(axis=2)[:, None] if batch.num_visible is None else batch.num_visible
         per_query = {
             "entropy": entropy,
             "largest": weights.max(axis=3),
-            "broad": entropy / np.log2(num_visible),
+            "broad": relative_entropy(entropy, num_visible),
             "twins": np.broadcast_to(has_twin[:, None], entropy.shape),
         }
         for name, values in per_query.items():

@@ -22,6 +22,7 @@ from regard.interpret.subjects import (
     StudySubject,
     SubjectScore,
     find_special,
+    site_attention,
 )
 from regard.pipeline.memory_network import MemoryNetworkReader
 from regard.pipeline.story_qa import StoryQAPipeline
@@ -67,7 +68,8 @@ class MemoryNetworkSubject(StorySubject):
             is_special = np.zeros(sentences.shape, dtype=bool)
             attention_batch = AttentionBatch(np.full((1, 1), NO_MATCH_OFFSET), sentences, is_special, is_self=False)
             latest_first = slice(sentences.shape[1] - 1, None, -1) if sentences.size else slice(0)
-            yield [(site, captured[site].weights[..., latest_first], attention_batch) for site in captured]
+            attention = [site_attention(captured, site, attention_batch) for site in captured]
+            yield [(site, weights[..., latest_first], tokens) for site, weights, tokens in attention]
 
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per question, or the percentage of right answers."""
@@ -102,7 +104,7 @@ class StorySequenceSubject(StorySubject):
             answer = np.full((len(keys), 1), NO_MATCH_OFFSET)  # as a query it equals no token of the story
             is_special = find_special(keys, encoder.tokenizer.special_ids)
             pooling = AttentionBatch(answer, keys, is_special, is_self=False)
-            yield [(POOLING_SITE, captured[POOLING_SITE].weights, pooling)]
+            yield [site_attention(captured, POOLING_SITE, pooling)]
 
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per question, or the percentage of right answers."""

@@ -8,14 +8,14 @@ model on them. It does not know of ablation: the caller sets that around the cal
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.attention.trace import trace
+from regard.attention.trace import Trace, trace
 from regard.config.data import ReadConfig
 from regard.data.batching import length_sorted_batches
 from regard.data.documents import Documents, read_documents
@@ -79,6 +79,12 @@ class StudySubject(Protocol):
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Score the model on these examples."""
         ...
+
+
+def site_attention(captured: Trace, site: str, tokens: AttentionBatch) -> SiteAttention:
+    """Captured weights of a site, and the tokens with the numbers of keys that its mask allows."""
+    site_trace = captured[site]
+    return site, site_trace.weights, replace(tokens, num_visible=site_trace.num_visible)
 
 
 def find_special(ids: Indices, special_ids: Collection[int]) -> NDArray[np.bool_]:
@@ -146,7 +152,7 @@ class TranslationSubject:
                     tokens = decoder_self
                 else:
                     tokens = cross
-                attention.append((site, captured[site].weights, tokens))
+                attention.append(site_attention(captured, site, tokens))
             yield attention
 
     def cross_weights(self, indices: Indices) -> dict[str, NDArray[np.float32]]:
@@ -209,7 +215,7 @@ class CausalSubject:
             padded = pad_ids([*tokens])
             is_special = find_special(padded, tokenizer.special_ids)
             attention_batch = AttentionBatch(padded, padded, is_special, is_self=True)
-            yield [(site, captured[site].weights, attention_batch) for site in captured]
+            yield [site_attention(captured, site, attention_batch) for site in captured]
 
     def score(self, metric: str, indices: Indices) -> SubjectScore:
         """Loss per token."""

@@ -80,6 +80,8 @@ def _build_attention(captured: AttentionSnapshot, kind: str, axes: Axes) -> Atte
         layers=tuple(site_layer(site) for site in sites),
         is_generated=axes.is_generated,
         is_causal=axes.is_causal,
+        has_residual=captured.has_residual[sites[0]],
+        num_visible=np.stack([captured.num_visible[site] for site in sites]),
     )
 
 

@@ -280,7 +280,7 @@ class GenerationPipeline(PicklablePipeline):
         return Record(
             generation.prompt or text,
             texts,
-            collect_attention([captured.trace], AXES),
+            collect_attention([captured.trace], AXES, model.config),
             task=TASK,
             steps=decoding_steps(logprobs, target_ids, subwords, config.candidates),
             positions=position_encodings(model, len(source_ids)),

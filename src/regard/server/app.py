@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Collection, Iterable
-from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
 
+from regard.attention.rollout import roll_out
 from regard.errors import RegardError, UsageError
 from regard.server.store import RecordStore
 from regard.view.codec import Weights, to_root8
@@ -131,7 +131,7 @@ def _add_matrices(app: FastAPI, store: RecordStore) -> None:
         if len(tokens) > MAX_ROLLOUT_TOKENS:
             raise UsageError(f"the text has {len(tokens):,} tokens: rollout takes at most {MAX_ROLLOUT_TOKENS:,}")
         units = [AxisUnit(token, (position,), False) for position, token in enumerate(tokens)]
-        return _bytes(reduce(lambda below, layer: layer @ below, rollout_steps(attention_map, units)))
+        return _bytes(roll_out(rollout_steps(attention_map, units)))
 
 
 def _add_figures(app: FastAPI, store: RecordStore) -> None:

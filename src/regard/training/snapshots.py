@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from regard.attention.trace import Trace
 from regard.checkpoint.atomic import json_bytes, make_folder, read_json, write_file
 from regard.checkpoint.disk import DISK, Disk
+from regard.config.description import has_residual
 from regard.errors import CheckpointError
 from regard.text.tokenizer import Tokenizer
 
 FOLDER = "attention"
-FORMAT = 1
+FORMAT = 2
 SNAPSHOT_LENGTH = 15  # tokens of a text that suits a figure; the nearest length is chosen
 MAX_LENGTH = 64  # tokens; without a text up to this length there are no snapshots
 _STEP_FILE = re.compile(r"step-(\d{1,15})\.json")
@@ -57,19 +58,39 @@ class AttentionSnapshot:
     target: SnapshotText | None
     prediction: str  # the model's own output
     weights: Mapping[str, NDArray[np.floating[Any]]]  # site → [heads, queries, keys]
+    num_visible: Mapping[str, NDArray[np.int64]]  # site → keys that the mask allows each query, [queries]
+    has_residual: Mapping[str, bool]  # site → whether its layers have residual connections
 
     @classmethod
     def from_trace(
-        cls, trace: Trace, source: SnapshotText, target: SnapshotText | None = None, prediction: str = ""
+        cls,
+        trace: Trace,
+        config: object,
+        source: SnapshotText,
+        target: SnapshotText | None = None,
+        prediction: str = "",
     ) -> AttentionSnapshot | None:
-        """Take the weights of the first row of a trace; None where the trace captured nothing."""
-        weights = {site: trace[site].weights[0] for site in trace}
-        return cls(source, target, prediction=prediction, weights=weights) if weights else None
+        """Take the first row of a trace of a model with this config; None where the trace captured nothing."""
+        visible_counts = {site: trace[site].num_visible for site in trace}
+        snapshot = cls(
+            source,
+            target,
+            prediction=prediction,
+            weights={site: trace[site].weights[0] for site in trace},
+            num_visible={site: counts[0, 0] for site, counts in visible_counts.items() if counts is not None},
+            has_residual={site: has_residual(config, site) for site in trace},
+        )
+        return snapshot if snapshot.weights else None
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""
         sites = {
-            site: {"shape": list(weights.shape), "data": _encode_weights(weights.astype(np.float16))}
+            site: {
+                "shape": list(weights.shape),
+                "data": _encode_weights(weights.astype(np.float16)),
+                "visible": self.num_visible[site].tolist(),
+                "residual": self.has_residual[site],
+            }
             for site, weights in self.weights.items()
         }
         target = None if self.target is None else vars(self.target)
@@ -78,9 +99,16 @@ class AttentionSnapshot:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionSnapshot:
         """Build from JSON values."""
-        weights = {site: _decode_weights(array) for site, array in values["sites"].items()}
+        sites = values["sites"]
         target = None if values["target"] is None else SnapshotText(**values["target"])
-        return cls(SnapshotText(**values["source"]), target, prediction=values["said"], weights=weights)
+        return cls(
+            SnapshotText(**values["source"]),
+            target,
+            prediction=values["said"],
+            weights={site: _decode_weights(array) for site, array in sites.items()},
+            num_visible={site: np.asarray(array["visible"], dtype=np.int64) for site, array in sites.items()},
+            has_residual={site: bool(array["residual"]) for site, array in sites.items()},
+        )
 
 
 def _encode_weights(weights: NDArray[np.float16]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -19,9 +18,9 @@ from regard.errors import UsageError
 from regard.registry import resolve
 from regard.view.figures.flow_figure import default_row, rollout, rollout_steps, self_attention
 from regard.view.figures.hops_figure import hop_weights
-from regard.view.figures.math_figure import find_head_qkv, first_word_row, six_steps
+from regard.view.figures.math_figure import find_head_qkv, first_word_row, largest_keys
 from regard.view.figures.panels import format_percent
-from regard.view.figures.positions_figure import cosine_similarity
+from regard.view.figures.positions_figure import cosine_similarity, find_positions
 from regard.view.figures.prediction_figure import ranked_labels
 from regard.view.record.head_stats import head_stats
 from regard.view.record.parts import LabelProbabilities, SpanProbabilities
@@ -193,26 +192,25 @@ def render_math(request: TerminalRequest) -> list[str]:
     selection = select_attention(request.record, qkv.attention, qkv.layer, qkv.head)
     row = selection.find_row(request.token)
     row = first_word_row(selection) if row is None else row
-    dot_products, scores, weights, is_scaled = six_steps(qkv, row)
-    largest = np.argsort(-weights, kind="stable")[:MAX_MATH_KEYS].tolist()
-    keys = [key for key in largest if math.isfinite(scores[key])]
+    keys = largest_keys(qkv, row, MAX_MATH_KEYS)
+    unscaled_scores = qkv.unscaled_scores(row)
     labels = _pad_labels([selection.columns[key].label for key in keys])
-    header = f"{'':{cell_len(labels[0])}}  {'q·k' if is_scaled else '':>9}  {'score':>7}  softmax"
+    unscaled_name = "q·k" if qkv.is_dot_product else "score"
+    width = max(7, len(qkv.scaling))
+    normalization = escape_invisible(qkv.normalization)
+    header = f"{'':{cell_len(labels[0])}}  {unscaled_name:>9}  {qkv.scaling:>{width}}  {normalization}"
     lines = []
     for label, key in zip(labels, keys, strict=True):
-        product = f"{dot_products[key]:.2f}" if is_scaled else ""
-        weight = float(weights[key])
-        lines.append(f"{label}  {product:>9}  {scores[key]:7.2f}  {bar(weight)} {format_percent(weight)}")
-    scaling = f"; score = q·k ÷ √{qkv.query.shape[1]}" if is_scaled else ""
+        weight = float(qkv.weights[row, key])
+        numbers = f"{unscaled_scores[key]:9.2f}  {qkv.scores[row, key]:{width}.2f}"
+        lines.append(f"{label}  {numbers}  {bar(weight)} {format_percent(weight)}")
     query = f"query: {escape_invisible(selection.rows[row].label)}"
-    return [query, header, *lines, *_caption(request, f"{selection.site}{scaling}")]
+    return [query, header, *lines, *_caption(request, selection.site)]
 
 
 def render_positions(request: TerminalRequest) -> list[str]:
     """Similarity of positional encodings."""
-    positions = request.record.positions
-    if positions is None:
-        raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
+    positions = find_positions(request.record)
     count = min(len(positions.encodings), 24, max(4, (request.width - 8) // 2))
     similarity = cosine_similarity(positions.encodings[:count])
     labels = [str(position) for position in range(count)]

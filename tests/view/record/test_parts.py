@@ -62,13 +62,33 @@ def record_with_all_parts() -> Record:
     )
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     scores = np.array([[0.5, -np.inf, 1.0]] * 3, np.float32)
+    weights = np.array([[0.25, 0.0, 0.75]] * 3, np.float32)
+    sample = sample_record()
+    masked = replace(
+        sample.attention[1], has_residual=False, num_visible=np.arange(1, sample.attention[1].shape[2] + 1)[None]
+    )
+    qkv = HeadQKV(
+        "encoder.self",
+        1,
+        head=2,
+        query=rows,
+        key=rows,
+        value=rows,
+        scores=scores,
+        weights=weights,
+        scale=0.3,
+        temperature=2.0,
+        has_bias=True,
+        normalization="sparsemax",
+    )
     return replace(
-        sample_record(),
+        sample,
+        attention=(sample.attention[0], masked),
         steps=(step,),
         prediction=LabelProbabilities(("good", "bad"), (0.75, 0.25)),
         attribution=(Attribution("occlusion", "good", "source", (0.5, -0.25), 0.5),),
         positions=PositionEncodings("learned", rows),
-        qkv=(HeadQKV("encoder.self", 1, 2, rows, rows, rows, scores),),
+        qkv=(qkv,),
         omissions=(Omission("it was long", "the end"),),
         view={"view": "matrix"},
     )
@@ -87,8 +107,13 @@ def test_every_part_of_a_record_survives_saving_and_reading(tmp_path: Path) -> N
     assert restored.positions is not None
     assert record.positions is not None
     assert np.array_equal(restored.positions.encodings, record.positions.encodings)
-    for name in ("query", "key", "value", "scores"):
+    for name in ("query", "key", "value", "scores", "weights"):
         assert np.array_equal(getattr(restored.qkv[0], name), getattr(record.qkv[0], name))
+    for name in ("scale", "temperature", "has_bias", "normalization", "scaling"):
+        assert getattr(restored.qkv[0], name) == getattr(record.qkv[0], name)
+    assert [attention.has_residual for attention in restored.attention] == [True, False]
+    assert np.array_equal(restored.attention[1].visible_keys(1), record.attention[1].visible_keys(1))
+    assert restored.attention[0].num_visible is None
     spans = SpanProbabilities((0.5, 0.5), (1.0, 0.0), ((0, 1, "a b", 0.75),), 0.125)
     assert Record.from_dict(replace(record, prediction=spans).to_dict()).prediction == spans
 
@@ -152,14 +177,14 @@ def test_thumbnails_keep_sharp_weights() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"regard": 3}', "newer Regard: update"),
-        ('{"regard": 1}', "earlier Regard: record the text again"),
+        ('{"regard": 4}', "newer Regard: update"),
+        ('{"regard": 2}', "earlier Regard: record the text again"),
         ('{"title": "x"}', "it is not a record"),
         ("[1]", "it is not a record"),
         ("{", "not JSON"),
-        ('{"regard": 2, "title": "x", "texts": []}', "needs 'texts'"),
-        ('{"regard": 2, "title": "x", "texts": {"source": {}}, "attention": []}', "'text' is missing"),
-        ('{"regard": 2, "title": "x", "texts": {}, "attention": [{"name": "hop"}]}', "'hop' of a record lacks 'rows'"),
+        ('{"regard": 3, "title": "x", "texts": []}', "needs 'texts'"),
+        ('{"regard": 3, "title": "x", "texts": {"source": {}}, "attention": []}', "'text' is missing"),
+        ('{"regard": 3, "title": "x", "texts": {}, "attention": [{"name": "hop"}]}', "'hop' of a record lacks 'rows'"),
     ],
 )
 def test_files_that_hold_no_record_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -178,6 +203,8 @@ def test_texts_and_attention_that_do_not_match_are_refused() -> None:
     with pytest.raises(UsageError, match="direction"):
         RecordText("a", ("a",), (0,), direction="up")
     attention = AttentionRecord("x", "target", "source", np.ones((1, 1, 1, 1), np.float32), (0,))
+    with pytest.raises(UsageError, match=r"visible keys \(1, 2\) must be \[layers or 1, 1\]"):
+        replace(attention, num_visible=np.ones((1, 2), np.int64))
     with pytest.raises(UsageError, match="no text 'target'"):
         Record("", {"source": RecordText("a", ("a",), (0,))}, (attention,))
     with pytest.raises(UsageError, match="did you mean decoder.cross"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from regard.errors import UsageError
+from regard.interpret.head_statistics import AttentionBatch, CorpusStatistics
 from regard.tasks.alignment import merge_subwords
 from regard.view.codec import decode_root8, encode_root8
 from regard.view.record.attention import AttentionRecord
@@ -43,8 +45,8 @@ def test_root8_keeps_zero_and_one_and_rounds_the_rest_to_half_a_level(weights: n
 
 
 def test_a_record_of_another_schema_is_refused() -> None:
-    with pytest.raises(UsageError, match="schema 3"):
-        Record.from_dict({"regard": 3})
+    with pytest.raises(UsageError, match="schema 4"):
+        Record.from_dict({"regard": 4})
 
 
 def test_weights_that_do_not_fit_their_tokens_are_refused() -> None:
@@ -110,6 +112,28 @@ def test_heads_are_labelled_by_the_pattern_that_holds_most_of_their_attention() 
     assert self_stats["entropy"][0][0] == 0
     assert self_stats["entropy"][0][2] == pytest.approx(np.log2(size), abs=1e-3)
     assert self_stats["special"][0][3] == 1
+
+
+def test_a_head_is_broad_by_the_keys_that_the_mask_allows() -> None:
+    size = 30
+    visible = np.minimum(np.arange(size) + 1, 3)
+    sparse = np.zeros((size, size), np.float32)
+    sparse[:, [4, 9]] = 0.5
+    window = np.zeros((size, size), np.float32)
+    for row, num_keys in enumerate(visible):
+        window[row, row + 1 - num_keys : row + 1] = 1 / num_keys
+    weights = np.stack([sparse, window])[None]
+    attention = AttentionRecord("encoder.self", "source", "source", weights, (0,))
+    assert head_stats(attention, [False] * size)["label"] == [["mixed", "mixed"]]
+    masked = replace(attention, num_visible=visible[None])
+    assert head_stats(masked, [False] * size)["label"][0][1] == "broad"
+    ids = np.arange(size)[None]
+    for num_visible, stored in ((None, attention), (np.broadcast_to(visible, (1, 2, size)), masked)):
+        statistics = CorpusStatistics({"encoder.0.self": 2})
+        batch = AttentionBatch(ids, ids, ids < 0, is_self=True, num_visible=num_visible)
+        statistics.add("encoder.0.self", weights, batch)
+        names = [name for _, name in statistics.heads().values()]
+        assert names == head_stats(stored, [False] * size)["label"][0]
 
 
 def test_invisible_characters_are_shown_by_their_code_points() -> None:

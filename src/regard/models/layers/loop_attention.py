@@ -9,9 +9,20 @@ from torch import Tensor
 
 from regard.attention.attend import attend
 from regard.attention.cache import CrossKeyValues
+from regard.attention.capture import AttentionCall, capture
 from regard.attention.dropout import Noise
 from regard.attention.masks import BoundMask
-from regard.attention.scores import Additive, Bilinear, Dot, ReinforceSample, Score, additive_scores
+from regard.attention.scores import (
+    Additive,
+    Bilinear,
+    Dot,
+    Normalize,
+    ReinforceSample,
+    Score,
+    additive_scores,
+    dot_product_scale,
+)
+from regard.attention.trace import active_trace
 from regard.models.layers.cells import LoopMatrix, to_accumulation_dtype
 
 if TYPE_CHECKING:
@@ -24,7 +35,8 @@ class LoopAttention:
     """Attention to the source in each step of a loop.
 
     `attend` gets the identity matrix as values, so that it returns attention weights. The loop itself multiplies them
-    with the values, whose gradient is then computed once for all steps.
+    with the values, whose gradient is then computed once for all steps. A trace captures the values that the readout
+    receives, as it does without input feeding.
     """
 
     def __init__(
@@ -52,20 +64,40 @@ class LoopAttention:
         """Attention weights of states [R, D], [S, rows of a sentence, K]."""
         query = to_accumulation_dtype(hidden).view(len(self.key), 1, -1, hidden.shape[1])
         normalize = self.decoder.normalize(self.noise, self.step_index)
+        mask = self._step_mask()
         weights = attend(
             query,
             self.key,
             self.identity,
-            mask=self._step_mask(),
+            mask=mask,
             score=self.score,
             normalize=normalize,
             site=DECODER_ATTENTION_SITE,
+            is_traced=False,
         )
+        self._capture(query, mask, normalize)
         if isinstance(normalize, ReinforceSample):
             self.log_probs.append(normalize.log_prob)
         self.step_index += 1
         self.position += 1
         return weights.squeeze(1)
+
+    def _capture(self, query: Tensor, mask: BoundMask | None, normalize: Normalize) -> None:
+        """Give an active trace the attention of a step."""
+        trace = active_trace(DECODER_ATTENTION_SITE)
+        if trace is None:
+            return
+        readout_size = self.decoder.readout.out_features
+        call = AttentionCall(
+            query,
+            self.key,
+            value=self.value[:, None, :, -readout_size:],
+            mask=mask,
+            bias=None,
+            score=self.score,
+            normalize=normalize,
+        )
+        capture(trace, DECODER_ATTENTION_SITE, call)
 
     def _step_mask(self) -> BoundMask | None:
         """The mask of this step: with local attention, its window."""
@@ -88,6 +120,9 @@ class _LoopScore:
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.score.prepare(key)
+
+    def dot_product_scale(self, head_size: int) -> float | None:
+        return dot_product_scale(self.score, head_size)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores [B, 1, Q, K]."""

@@ -160,7 +160,7 @@ class EncoderRecorder:
         return Record(
             title or row.text.text,
             {"source": row.text, **parts.pop("texts", {})},
-            collect_attention([captured.trace], ENCODER_AXES),
+            collect_attention([captured.trace], ENCODER_AXES, self.model.config),
             task=task,
             positions=position_encodings(self.model, length),
             qkv=collect_qkv(captured),

@@ -60,7 +60,7 @@ class TextModelRecorder:
         batch = encoded.batch(np.arange(1))
         with capture_text(config, sites, length, length) as captured:
             model.probabilities(batch)
-        return collect_attention([captured.trace], axes), collect_qkv(captured)
+        return collect_attention([captured.trace], axes, model.config), collect_qkv(captured)
 
     def _build_text(self, text: str, encoded: PreprocessedTexts) -> RecordText:
         tokenizer = self.preprocessor.tokenizer

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from regard.attention.sites import check_heads, site_kind, site_layer, unknown_site_message
 from regard.attention.trace import SiteTrace, Trace, trace
+from regard.config.description import has_residual
 from regard.config.inference import MAX_STORED_BYTES, RecordConfig
 from regard.decoding.beams import BeamTree, top_k_columns
 from regard.decoding.generator import TracedModel
@@ -117,11 +118,11 @@ class BlockDiagonalWeights:
 
 
 def collect_attention(
-    traces: Sequence[Trace], axes: Mapping[str, Axes], prefix: str = ""
+    traces: Sequence[Trace], axes: Mapping[str, Axes], config: object, prefix: str = ""
 ) -> tuple[AttentionRecord, ...]:
     """Collect the traces of a text's sentences by site kind, in the order of `axes`.
 
-    `prefix` tells the models of an ensemble apart.
+    `config` is that of the model; `prefix` tells the models of an ensemble apart.
     """
     if not traces:
         return ()
@@ -141,9 +142,23 @@ def collect_attention(
                 layers=tuple(site_layer(site) for site in sites),
                 is_generated=kind_axes.is_generated,
                 is_causal=kind_axes.is_causal,
+                has_residual=has_residual(config, kind),
+                num_visible=_collect_visible(traces, sites),
             )
         )
     return tuple(records)
+
+
+def _collect_visible(traces: Sequence[Trace], sites: Sequence[str]) -> NDArray[np.int64] | None:
+    """Number of keys that the mask allows each query, [layers or 1, Q]; None where a site does not state it."""
+    layers = []
+    for site in sites:
+        counts = [sentence[site].num_visible for sentence in traces]
+        layers.append([sentence_counts[0, 0] for sentence_counts in counts if sentence_counts is not None])
+        if len(layers[-1]) < len(traces):
+            return None
+    by_layer = np.stack([np.concatenate(sentences) for sentences in layers])
+    return by_layer[:1] if (by_layer == by_layer[0]).all() else by_layer
 
 
 def _has_weights(traces: Sequence[Trace], sites: Sequence[str]) -> bool:
@@ -165,14 +180,14 @@ def _materialize(weights: LazyWeights) -> NDArray[np.float16] | LazyWeights:
 
 
 def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
-    """Collect queries, keys, values and scores of the heads that the config named."""
+    """Collect queries, keys, values, scores and weights of the heads that the config named."""
     if captured.qkv_trace is None:
         return ()
     heads = []
     for site in captured.qkv_trace:
         site_trace = captured.qkv_trace[site]
+        qkv = site_trace.qkv
         for index, head in enumerate(site_trace.head_indices):
-            qkv = site_trace.qkv
             heads.append(
                 HeadQKV(
                     site_kind(site),
@@ -182,6 +197,11 @@ def collect_qkv(captured: CapturedText) -> tuple[HeadQKV, ...]:
                     key=qkv.key[0, index],
                     value=qkv.value[0, index],
                     scores=qkv.scores[0, index],
+                    weights=qkv.weights[0, index],
+                    scale=qkv.scale,
+                    temperature=qkv.temperature,
+                    has_bias=qkv.has_bias,
+                    normalization=qkv.normalization,
                 )
             )
     return tuple(heads)

@@ -168,9 +168,9 @@ class TranslationRecorder:
     def _collect_attention(self, captures: Sequence[_SentenceCapture]) -> tuple[AttentionRecord, ...]:
         """Attention of all models; names of those after the first begin with their index."""
         attention: list[AttentionRecord] = []
-        for index in range(len(self.models)):
+        for index, model in enumerate(self.models):
             traces = [capture.models[index].trace for capture in captures]
-            attention += collect_attention(traces, AXES, f"{index}." if index else "")
+            attention += collect_attention(traces, AXES, model.config, f"{index}." if index else "")
         return tuple(attention)
 
     def _resolve_best_head(self, config: RecordConfig) -> RecordConfig:

@@ -221,7 +221,7 @@ class CausalLMEvaluator(ModelEvaluator[Gpt]):
         with trace() as attention:
             self.model(Tokens.from_rows([ids]))
         text = SnapshotText.from_ids(self.tokenizer, self.tokenizer.decode(ids), ids)
-        return AttentionSnapshot.from_trace(attention, text)
+        return AttentionSnapshot.from_trace(attention, self.model.config, text)
 
 
 def split_off_ends(documents: Documents) -> tuple[Documents, Documents]:

@@ -328,4 +328,4 @@ class EncoderEvaluator(ModelEvaluator[Bert]):
             self.model.encode(rows.batch(np.array([index])))
         ids = rows.rows[index].tolist()
         text = SnapshotText.from_ids(tokenizer, tokenizer.decode(ids).strip(), ids)
-        return AttentionSnapshot.from_trace(attention, text)
+        return AttentionSnapshot.from_trace(attention, self.model.config, text)

@@ -267,7 +267,7 @@ class MaskedLMEvaluator(ModelEvaluator[Bert]):
         with trace() as attention:
             self.model.encode(Tokens.from_rows([ids]), np.array(token_types, dtype=np.int32))
         text = SnapshotText.from_ids(self.tokenizer, self.tokenizer.decode(text_ids).strip(), ids)
-        return AttentionSnapshot.from_trace(attention, text)
+        return AttentionSnapshot.from_trace(attention, self.model.config, text)
 
     def _predict_samples(self) -> list[tuple[str, str, str]]:
         """Predict one masked token in each sample row: its context, the token, and the most probable predictions."""

@@ -139,6 +139,7 @@ class TranslationEvaluator(ModelEvaluator[EncoderDecoder]):
         (translation,) = self._translate([self.valid.source[index]], self.greedy)
         return AttentionSnapshot.from_trace(
             attention,
+            self.model.config,
             SnapshotText.from_ids(self.tokenizers.source, texts.source[index], source_ids),
             SnapshotText.from_ids(self.tokenizers.target, texts.target[index], target_ids),
             translation,

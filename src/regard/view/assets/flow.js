@@ -51,16 +51,17 @@ function multiply(left, right, size) {
   return product;
 }
 
-// Attention rollout (Abnar and Zuidema 2020): the product of (A + I) / 2 over layers, A averaged over heads; null while
-// weights are loading.
+// Attention rollout (Abnar and Zuidema 2020): the product of (A + I) / 2 over layers, A averaged over heads, or of A
+// without residual connections; null while weights are loading.
 function rolloutMatrix(attention, size, redraw) {
   const layerWeights = attention.layers.map((layer) =>
     range(attention.heads, (head) => headWeights(attention, layer, head, redraw)),
   );
   if (!layerWeights.flat().every((weights) => weights instanceof Float32Array)) return null;
   return layerWeights.reduce((product, weights) => {
-    const mixed = average(weights).map((weight) => weight / 2);
-    for (let token = 0; token < size; token += 1) mixed[token * size + token] += 0.5;
+    const share = attention.residual ? 0.5 : 0;
+    const mixed = average(weights).map((weight) => weight * (1 - share));
+    for (let token = 0; token < size; token += 1) mixed[token * size + token] += share;
     return product ? multiply(mixed, product, size) : mixed;
   }, null);
 }
@@ -216,7 +217,7 @@ export const flow = {
   term: "attention rollout",
   summary: "an estimate of how much of each input token reaches each position through all layers.",
   description:
-    "Rollout multiplies the attention matrices of all layers, averaged over heads; half of each layer’s input passes through the residual connection. The value-weighted matrix is that of one head, each weight multiplied by the length of the value vector. Below, heads can be ablated, or their importance is shown.",
+    "Rollout multiplies the attention matrices of all layers, averaged over heads; half of each layer’s input passes through its residual connection, if any. The value-weighted matrix is that of one head, each weight multiplied by the length of the value vector. Below, heads can be ablated, or their importance is shown.",
   draw(stage, { record }, redraw) {
     const computed = (shown.kind === ROLLOUT ? rollout : valueWeighted)(record, redraw);
     const kinds = [

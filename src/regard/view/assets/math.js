@@ -1,4 +1,4 @@
-// Math: attention in six steps with the numbers of one head: query, keys, products, scale, softmax, weighted sum.
+// Math: attention in six steps with the numbers of one head: query, keys, scores, scale, weights, weighted sum.
 
 import { dot, loadOnce, maxAbs, range, rowSlice, sum } from "./arrays.js";
 import { decodeBlock } from "./codec.js";
@@ -8,21 +8,45 @@ import { emptyTable } from "./html-table.js";
 import { formatSigned, formatWeight, pluralize, siteName } from "./labels.js";
 import { axisUnits, queryRows } from "./selection.js";
 import { state, update } from "./state.js";
-import { topK } from "./weight-tables.js";
 
 const MAX_KEYS = 14; // keys that get a row
 const MAX_SITES = 24; // other heads that are offered
 const MASKED_BELOW = -60000; // scores of masked keys
-const STEPS = [
+const NUM_STEPS = 6;
+const [, KEYS, SCORE, SCALE, WEIGHT, SUM] = range(NUM_STEPS, (index) => index + 1);
+const walkthrough = { step: SUM, tooltip: null };
+const NORMALIZATIONS = {
+  softmax: "The softmax turns scores into attention weights that sum to 1.",
+  sparsemax: "Sparsemax turns scores into attention weights that sum to 1; most are zero.",
+  uniform: "All visible keys get the same weight, whatever their scores.",
+};
+
+const isDotProduct = ({ scale }) => scale !== null;
+const scoreName = (block) => (isDotProduct(block) ? "q · k" : "score");
+
+function scaleMeaning({ scaling }) {
+  const bias = scaling.endsWith("bias") ? " A bias is added to each." : "";
+  if (scaling.startsWith("÷")) {
+    return `The scores are divided by √d_k, the root of the key’s size, so that they do not grow with it.${bias}`;
+  }
+  const scales = scaling.startsWith("no") ? "does not scale its scores" : "scales its scores by another factor";
+  return `This model ${scales}.${bias}`;
+}
+
+// Name and meaning of each step.
+const describeSteps = (block) => [
   ["query", "The query of the selected token."],
   ["keys", "Every token that the mask allows has a key."],
-  ["score", "The dot product of query and key: the more similar they are, the larger it is."],
-  ["scale", "The scores are divided by √d_k, the root of the key’s size, so that they do not grow with it."],
-  ["softmax", "The softmax turns scores into attention weights that sum to 1."],
+  [
+    "score",
+    isDotProduct(block)
+      ? "The dot product of query and key: the more similar they are, the larger it is."
+      : "A score of query and key that is no dot product.",
+  ],
+  ["scale", scaleMeaning(block)],
+  [block.normalization, NORMALIZATIONS[block.normalization] || "The scores are turned into attention weights."],
   ["sum", "The output of the head: the sum of the values, each multiplied by its weight."],
 ];
-const [, KEYS, SCORE, SCALE, SOFTMAX, SUM] = range(STEPS.length, (index) => index + 1);
-const walkthrough = { step: SUM, tooltip: null };
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
@@ -35,35 +59,39 @@ function findQkv(record) {
 
 function loadQkv(block, redraw) {
   const load = async () => {
-    const decode = (name) => block[name] && decodeBlock(block[name]);
-    const [queries, keys, values, scores] = await Promise.all(["q", "k", "v", "scores"].map(decode));
-    return { queries, keys, values, scores, keySize: block.q.shape[1], valueSize: block.v?.shape[1] || 0 };
+    const names = ["q", "k", "v", "scores", "weights"];
+    const [queries, keys, values, scores, weights] = await Promise.all(names.map((name) => decodeBlock(block[name])));
+    const [querySize, keySize, valueSize] = names.map((name) => block[name].shape[1]);
+    return { block, queries, keys, values, scores, weights, querySize, keySize, valueSize };
   };
   return loadOnce(block, load, redraw);
 }
 
-// The numbers of all six steps for one query. Stored scores take precedence: they include masks and biases.
-function attentionSteps({ queries, keys, values, scores: stored, keySize, valueSize }, queryIndex, keyCount) {
-  const query = rowSlice(queries, queryIndex, keySize);
-  const products = range(keyCount, (key) => dot(query, rowSlice(keys, key, keySize)));
-  const scaled = products.map((product) => product / Math.sqrt(keySize));
-  const scores = stored ? Array.from(rowSlice(stored, queryIndex, keyCount)) : scaled;
+// The numbers of all steps for one query.
+function attentionSteps(qkv, queryIndex, keyCount) {
+  const { block, keys, values, querySize, keySize, valueSize } = qkv;
+  const query = rowSlice(qkv.queries, queryIndex, querySize);
+  const scores = Array.from(rowSlice(qkv.scores, queryIndex, keyCount));
+  const weights = Array.from(rowSlice(qkv.weights, queryIndex, keyCount));
   const allowed = scores.map((score) => score > MASKED_BELOW);
-  const maxScore = Math.max(...scores.filter((_, key) => allowed[key]));
-  const exponentials = scores.map((score, key) => (allowed[key] ? Math.exp(score - maxScore) : 0));
-  const total = sum(exponentials);
-  const weights = exponentials.map((exponential) => exponential / total);
+  const unscaled = scores.map((score, key) =>
+    isDotProduct(block) ? dot(query, rowSlice(keys, key, keySize)) : score * block.temperature,
+  );
   const output = new Float32Array(valueSize);
-  if (values) {
-    weights.forEach((weight, key) =>
-      rowSlice(values, key, valueSize).forEach((value, index) => {
-        output[index] += weight * value;
-      }),
-    );
-  }
-  const isClose = (left, right) => Math.abs(left - right) < 0.02 * (1 + Math.abs(right));
-  const isScaledDot = scaled.every((score, key) => !allowed[key] || isClose(score, scores[key]));
-  return { query, products, scores, allowed, weights, output, isScaledDot };
+  weights.forEach((weight, key) =>
+    rowSlice(values, key, valueSize).forEach((value, index) => {
+      output[index] += weight * value;
+    }),
+  );
+  return { query, unscaled, scores, allowed, weights, output };
+}
+
+// The keys of the largest weights, then scores.
+function shownKeys({ scores, weights }) {
+  const largestFirst = range(weights.length).sort(
+    (left, right) => weights[right] - weights[left] || scores[right] - scores[left],
+  );
+  return largestFirst.slice(0, MAX_KEYS).sort((left, right) => left - right);
 }
 
 // Math is shown for tokens: the first one of the selected word.
@@ -116,39 +144,37 @@ const stepCell = (step, tag, ...children) =>
   element(tag, { class: walkthrough.step < step ? "upcoming" : "" }, ...children);
 
 function keyRow(qkv, steps, key, label, { maxKey, maxValue }) {
-  const { keys, values, keySize, valueSize } = qkv;
+  const { block, keys, values, keySize, valueSize } = qkv;
   const { query } = steps;
   const keyVector = rowSlice(keys, key, keySize);
-  const value = values && rowSlice(values, key, valueSize);
+  const value = rowSlice(values, key, valueSize);
   const weight = steps.weights[key];
-  const describeProduct = (index) => {
+  const describeKey = (index) => {
+    if (!isDotProduct(block)) return `k[${index}] = ${formatSigned(keyVector[index])}`;
     const factors = `${formatSigned(query[index])} × ${formatSigned(keyVector[index])}`;
     return `q[${index}] · k[${index}] = ${factors} = ${formatSigned(query[index] * keyVector[index])}`;
   };
   const describeValue = (index) =>
     `${formatWeight(weight)} × ${formatSigned(value[index])} = ${formatSigned(weight * value[index])}`;
-  const weighted = () =>
-    vectorStrip(
-      value.map((number) => number * weight),
-      maxValue,
-      describeValue,
-    );
+  const weighted = value.map((number) => number * weight);
+  const number = (values) => (steps.allowed[key] ? values[key].toFixed(2) : "masked");
   const weightCell = setShade(element("span", { class: "weight" }, formatWeight(weight)), rootLevel(weight));
   return element(
     "tr",
     { class: steps.allowed[key] ? "" : "masked" },
     element("th", { scope: "row", dir: "auto" }, label.slice(0, 40)),
-    stepCell(KEYS, "td", vectorStrip(keyVector, maxKey, describeProduct)),
-    stepCell(SCORE, "td", steps.products[key].toFixed(2)),
-    stepCell(SCALE, "td", steps.allowed[key] ? steps.scores[key].toFixed(2) : "masked"),
-    stepCell(SOFTMAX, "td", weightCell),
-    stepCell(SUM, "td", values ? weighted() : ""),
+    stepCell(KEYS, "td", vectorStrip(keyVector, maxKey, describeKey)),
+    stepCell(SCORE, "td", isDotProduct(block) ? steps.unscaled[key].toFixed(2) : number(steps.unscaled)),
+    stepCell(SCALE, "td", number(steps.scores)),
+    stepCell(WEIGHT, "td", weightCell),
+    stepCell(SUM, "td", vectorStrip(weighted, maxValue, describeValue)),
   );
 }
 
 function keyTable(qkv, steps, keyUnits, keyIndices) {
-  const maxima = { maxKey: maxAbs(qkv.keys), maxValue: maxAbs(qkv.values || []) };
-  const names = ["key", "q · k", steps.isScaledDot ? `÷ √${qkv.keySize}` : "score", "weight", "× value"];
+  const { block } = qkv;
+  const maxima = { maxKey: maxAbs(qkv.keys), maxValue: maxAbs(qkv.values) };
+  const names = ["key", scoreName(block), block.scaling, "weight", "× value"];
   const headCells = names.map((name, index) => stepCell(KEYS + index, "th", name));
   const bodyRows = keyIndices.map((key) => keyRow(qkv, steps, key, keyUnits[key].label, maxima));
   return div(
@@ -162,8 +188,8 @@ function keyTable(qkv, steps, keyUnits, keyIndices) {
   );
 }
 
-function stepButtons(redraw) {
-  const items = STEPS.map(([name, meaning], index) => {
+function stepButtons(block, redraw) {
+  const items = describeSteps(block).map(([name, meaning], index) => {
     const onclick = () => {
       walkthrough.step = index + 1;
       redraw();
@@ -176,12 +202,6 @@ function stepButtons(redraw) {
     );
   });
   return element("ol", { class: "math-steps" }, ...items);
-}
-
-function explanation(isScaledDot) {
-  const otherScore = " This head uses another score, or adds a bias: its own scores are shown.";
-  const addition = walkthrough.step === SCALE && !isScaledDot ? otherScore : "";
-  return element("p", { class: "explanation" }, STEPS[walkthrough.step - 1][1], addition);
 }
 
 function tokenSelect(scene, rows, queryIndex) {
@@ -219,15 +239,15 @@ export const math = {
     }
     const { rows, keys, queryIndex } = selectedQuery(scene);
     const steps = attentionSteps(qkv, queryIndex, keys.length);
-    const keyIndices = topK(steps.weights, MAX_KEYS).sort((left, right) => left - right);
+    const keyIndices = shownKeys(steps);
     const rest = 1 - sum(keyIndices.map((key) => steps.weights[key]));
     const hidden = keys.length - keyIndices.length;
-    const hasOutput = walkthrough.step >= SUM && qkv.values;
+    const hasOutput = walkthrough.step >= SUM;
     walkthrough.tooltip = element("p", { class: "note tip-line" }, " ");
     stage.replaceChildren(
-      stepButtons(redraw),
-      explanation(steps.isScaledDot),
-      vectorLine(rows[queryIndex].label.slice(0, 40), steps.query, `query, ${qkv.keySize} numbers`, "q"),
+      stepButtons(block, redraw),
+      element("p", { class: "explanation" }, describeSteps(block)[walkthrough.step - 1][1]),
+      vectorLine(rows[queryIndex].label.slice(0, 40), steps.query, `query, ${qkv.querySize} numbers`, "q"),
       keyTable(qkv, steps, keys, keyIndices),
       hidden > 0 ? smallText(`+ ${pluralize(hidden, "other key")}: ${formatWeight(rest)} of the weight`) : "",
       hasOutput ? vectorLine("Σ", steps.output, "output of the head", "sum") : "",
@@ -245,16 +265,21 @@ export const math = {
     const qkv = block && loadQkv(block, () => {});
     if (!qkv) return emptyTable("The record does not contain queries and keys of this head");
     const { rows, keys, queryIndex } = selectedQuery(scene);
-    const { products, scores, allowed, weights } = attentionSteps(qkv, queryIndex, keys.length);
-    const score = (key) => (allowed[key] ? scores[key].toFixed(3) : "masked");
+    const { unscaled, scores, allowed, weights } = attentionSteps(qkv, queryIndex, keys.length);
+    const number = (values, key) => (allowed[key] ? values[key].toFixed(3) : "masked");
     return {
       caption: `Scores and weights of the query ${rows[queryIndex].label}`,
-      head: ["key", "q · k", "score", "weight"],
-      rows: keys.map((unit, key) => [unit.label, products[key].toFixed(3), score(key), formatWeight(weights[key])]),
+      head: ["key", scoreName(block), block.scaling, "weight"],
+      rows: keys.map((unit, key) => [
+        unit.label,
+        number(unscaled, key),
+        number(scores, key),
+        formatWeight(weights[key]),
+      ]),
     };
   },
   onSpace(redraw) {
-    walkthrough.step = (walkthrough.step % STEPS.length) + 1;
+    walkthrough.step = (walkthrough.step % NUM_STEPS) + 1;
     redraw();
   },
 };

@@ -120,7 +120,9 @@ export const positions = {
   description:
     "Attention alone ignores word order, so each position has an encoding. Left: one row per position, one column per dimension. Right: the cosine similarity of the encodings of any two positions; below, that of the selected position to all others.",
   missing: (record) =>
-    record.positions ? "" : "This record has no positional encodings: the model has none, or they were not stored.",
+    record.positions
+      ? ""
+      : "This record has no positional encodings: only models that add them to embeddings, or rotate queries and keys, have some.",
   draw(stage, { record }, redraw) {
     const { kind } = record.positions;
     const encodings = positionEncodings(record.positions, redraw);

@@ -7,7 +7,7 @@ export const TERMS = {
   query: "Vector of the token that attends; it is compared with every key.",
   key: "Vector of a token that can be attended to; it is compared with the query.",
   value: "Vector that a token contributes to the output, multiplied by its attention weight.",
-  score: "Query compared with a key, before the softmax; usually their dot product divided by √d_k.",
+  score: "Query compared with a key, before it becomes a weight; usually their dot product divided by √d_k.",
   softmax: "Turns scores into positive weights that sum to 1: exponentials divided by their sum.",
   layer: "One of the stacked steps of a model; each attends to the output of the one below.",
   head: "One of several attentions that a layer computes in parallel, with its own queries, keys and values.",
@@ -27,7 +27,8 @@ export const TERMS = {
   temperature: "Divides the logits before the softmax: below 1 the distribution is more peaked, above 1 flatter.",
   "beam search": "Keeps the most probable partial texts, the hypotheses, instead of one.",
   hypothesis: "A partial text of a beam search, with its score.",
-  rollout: "Product of the attention matrices of all layers, half of each layer replaced by its residual connection.",
+  rollout:
+    "Product of the attention matrices of all layers, half of each replaced by its layer’s residual connection, if any.",
   "residual connection": "Adds the input of a layer to its output.",
   "value norm": "Length of a value vector: a large weight on a short value contributes little.",
   attribution: "How much the prediction depends on each token, computed independently of attention.",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regard.attention.rollout import rollout_step
 from regard.errors import UsageError
 from regard.tasks.alignment import merge_subwords
 from regard.view.codec import Weights
@@ -27,7 +28,6 @@ ROW_HEIGHT = 9.4
 MIN_ROW_HEIGHT = MIN_FONT_SIZE * 1.15
 MIN_EDGE = 0.004  # smaller flows are left out
 MAX_EDGES = 1500
-RESIDUAL_SHARE = 0.5  # of a token that its residual connection passes on (Abnar and Zuidema 2020)
 TOP = 10.0
 
 
@@ -72,9 +72,12 @@ def draw_flow(request: FigureRequest) -> Drawing:
     )
     if layout.num_visible < len(tokens):
         drawing.notes.append(f"tokens 1 to {layout.num_visible:,} of {len(tokens):,} are shown")
+    residual = "without residual connections"
+    if attention.has_residual:
+        residual = "half of each token passed on by the residual connection"
     caption = (
-        f"Rollout of {attention.name} to “{tokens[row].label}”: the mean of a layer’s heads, half of each token passed "
-        "on by the residual connection. It shows where attention leads, not why."
+        f"Rollout of {attention.name} to “{tokens[row].label}”: the mean of a layer’s heads, {residual}. "
+        "It shows where attention leads, not why."
     )
     bottom = TOP + layout.row_height * layout.num_visible + 6
     draw_notes(drawing, draw_weight_scale(drawing, bottom, "raw", caption))
@@ -140,15 +143,12 @@ def _draw_input_tokens(drawing: Drawing, tokens: list[AxisUnit], flow: Weights, 
 
 
 def rollout_steps(attention: AttentionRecord, tokens: list[AxisUnit]) -> list[Weights]:
-    """What each layer passes on, [queries, keys]: half attention, half the residual connection."""
+    """What each layer passes on, [queries, keys]."""
     groups = [unit.members for unit in tokens]
-    identity = np.eye(len(tokens))
     steps = []
     for layer in attention.layers:
         weights = merge_subwords(mean_head(attention, layer), groups, groups)
-        total = weights.sum(axis=1, keepdims=True)
-        weights = np.where(total > 1e-6, weights / np.maximum(total, 1e-6), identity)
-        step = (1 - RESIDUAL_SHARE) * weights + RESIDUAL_SHARE * identity
+        step = rollout_step(weights, has_residual=attention.has_residual)
         steps.append(np.asarray(step, dtype=np.float32))
     return steps
 

@@ -49,16 +49,14 @@ class _MathFigure:
         self.selection = selection
         self.row = row
         self.y = 15.0
-        self.dot_products, self.scores, self.weights, self.is_scaled = six_steps(qkv, row)
-        num_visible = int(np.isfinite(self.scores).sum())
+        self.weights = qkv.weights[row]
         max_keys = max(2, int((drawing.width - LABEL_WIDTH) / MIN_COLUMN))
-        num_keys = min(num_visible, len(selection.columns), max_keys)
-        self.keys: list[int] = sorted(np.argsort(-self.weights, kind="stable")[:num_keys].tolist())
+        self.keys = sorted(largest_keys(qkv, row, max_keys))
         self.column = min(MAX_COLUMN, (drawing.width - LABEL_WIDTH) / len(self.keys))
         self.centres = [LABEL_WIDTH + self.column * (index + 0.5) for index in range(len(self.keys))]
         vector_size = max(qkv.query.shape[1], qkv.value.shape[1])
         self.strip = _VectorStrip(drawing, min(self.column - 4, 40.0), vector_size)
-        self.max_query_key = float(np.abs(np.vstack([qkv.query[row], qkv.key[self.keys]])).max()) or 1.0
+        self.max_query_key = max(float(np.abs(qkv.query[row]).max()), float(np.abs(qkv.key[self.keys]).max())) or 1.0
         self.max_value = float(np.abs(qkv.value[self.keys]).max()) or 1.0
 
     def draw_labels(self) -> None:
@@ -85,19 +83,17 @@ class _MathFigure:
         self.y += self.strip.height + 12
 
     def draw_scores(self) -> None:
-        """Steps 2 and 3: dot products and their scaling; other scores are one step."""
-        if self.is_scaled:
-            self._name_step(self.y, 2, "query · key")
-            self._draw_values([f"{value:.1f}" for value in self.dot_products[self.keys]])
-            self._name_step(self.y, 3, f"÷ √{self.qkv.query.shape[1]}")
-        else:
-            self._name_step(self.y, 2, "score")
-        self._draw_values([f"{value:.2f}" for value in self.scores[self.keys]])
+        """Steps 2 and 3: dot products, or other scores, and their scaling."""
+        qkv = self.qkv
+        self._name_step(self.y, 2, "query · key" if qkv.is_dot_product else "score")
+        self._draw_values([f"{value:.1f}" for value in qkv.unscaled_scores(self.row)[self.keys]])
+        self._name_step(self.y, 3, qkv.scaling)
+        self._draw_values([f"{value:.2f}" for value in qkv.scores[self.row, self.keys]])
 
     def draw_weights(self) -> None:
-        """Step 4: the softmax of the scores."""
+        """Step 4: weights from the scores, by softmax or another normalisation."""
         theme = self.drawing.theme
-        self._name_step(self.y, 4, "softmax")
+        self._name_step(self.y, 4, self.qkv.normalization)
         for x, key in zip(self.centres, self.keys, strict=True):
             weight = float(self.weights[key])
             shade = theme.shade(round(LEVELS * weight**0.5))
@@ -133,7 +129,7 @@ class _MathFigure:
 
     def draw_caption(self) -> None:
         """Draw the scale, and note the keys that are not shown."""
-        num_others = int((self.weights > 0).sum()) - len(self.keys)
+        num_others = int(np.isfinite(self.qkv.scores[self.row]).sum()) - len(self.keys)
         if num_others > 0:
             other_weight = 1 - float(self.weights[self.keys].sum())
             self.drawing.notes.append(
@@ -182,16 +178,14 @@ def first_word_row(selection: AttentionSelection) -> int:
     return next((row for row, unit in enumerate(selection.rows) if not unit.special), 0)
 
 
-def six_steps(qkv: HeadQKV, row: int) -> tuple[Weights, Weights, Weights, bool]:
-    """Dot products, scores and weights of one query, and whether the scores are the dot products divided by √d."""
-    dot_products = qkv.key @ qkv.query[row]
-    scores = np.where(np.isfinite(qkv.scores[row]), qkv.scores[row], -np.inf).astype(np.float64)
-    exponentials = np.exp(scores - scores.max())
-    weights = exponentials / exponentials.sum()
-    is_visible = np.isfinite(scores)
-    scaled = dot_products / math.sqrt(qkv.query.shape[1])
-    is_scaled = bool(np.allclose(scaled[is_visible], scores[is_visible], rtol=0.02, atol=0.05))
-    return dot_products, np.asarray(scores, dtype=np.float32), np.asarray(weights, dtype=np.float32), is_scaled
+def largest_keys(qkv: HeadQKV, row: int, count: int) -> list[int]:
+    """Up to `count` visible keys of a query, those with the largest weights and then scores first."""
+    is_visible = np.isfinite(qkv.scores[row])
+    if not is_visible.any():
+        raise UsageError(f"the mask hides all keys of query {row}: choose another token")
+    order = np.lexsort((-qkv.scores[row], -qkv.weights[row], ~is_visible))
+    keys: list[int] = order[: min(count, int(is_visible.sum()))].tolist()
+    return keys
 
 
 def find_head_qkv(record: Record, attention: str = "", layer: int | None = None, head: int | None = None) -> HeadQKV:

@@ -11,6 +11,8 @@ from regard.view.drawing import Drawing
 from regard.view.figures.panels import FigureRequest, draw_notes, draw_signed_scale
 from regard.view.palette import signed_levels
 from regard.view.record.head_stats import evenly_spaced
+from regard.view.record.parts import PositionEncodings
+from regard.view.record.record import Record
 
 MAX_POSITIONS = 96
 MAX_DIMENSIONS = 160
@@ -21,9 +23,7 @@ GAP = 22.0
 
 def draw_positions(request: FigureRequest) -> Drawing:
     """Draw encodings by position on the left, the similarity of positions on the right."""
-    positions = request.record.positions
-    if positions is None or not positions.encodings.size:
-        raise UsageError("the record has no positional encodings: recurrent models and memory networks have none")
+    positions = find_positions(request.record)
     drawing = request.drawing()
     theme = drawing.theme
     num_positions, num_dimensions = positions.encodings.shape
@@ -50,6 +50,16 @@ def draw_positions(request: FigureRequest) -> Drawing:
     )
     draw_notes(drawing, draw_signed_scale(drawing, TOP + side + 12, 1.0, caption))
     return drawing
+
+
+def find_positions(record: Record) -> PositionEncodings:
+    """The positional encodings of a record."""
+    if record.positions is None or not record.positions.encodings.size:
+        raise UsageError(
+            "the record has no positional encodings: only models that add them to embeddings, or rotate queries and "
+            "keys, have some; ALiBi and relative positions change the scores instead"
+        )
+    return record.positions
 
 
 def _draw_panel(drawing: Drawing, x: float, side: float, levels: NDArray[np.int64]) -> None:

@@ -45,11 +45,17 @@ class AttentionRecord:
     layers: tuple[int, ...]  # their indices in the model
     is_generated: bool = False  # rows are labelled with the token that they generated
     is_causal: bool = False  # queries attend to earlier positions only
+    has_residual: bool = True  # layers have residual connections
+    num_visible: NDArray[np.int64] | None = None  # [layers or 1, Q], keys that the mask allows; None: by `is_causal`
     importance: Mapping[str, Any] | None = None  # {"metric": …, "values": [layers][heads]}
 
     def __post_init__(self) -> None:
         if len(self.shape) != 4 or self.shape[0] != len(self.layers):
             raise UsageError(f"{self.name}: weights {self.shape} must be [{len(self.layers)} layers, H, Q, K]")
+        num_layers, _, num_queries, _ = self.shape
+        visible = self.num_visible
+        if visible is not None and visible.shape not in ((1, num_queries), (num_layers, num_queries)):
+            raise UsageError(f"{self.name}: visible keys {visible.shape} must be [layers or 1, {num_queries}]")
         if isinstance(self.stored, np.ndarray) and not (np.isfinite(self.stored) & (self.stored >= 0)).all():
             raise UsageError(f"{self.name}: weights must be finite and non-negative")
 
@@ -83,6 +89,16 @@ class AttentionRecord:
                 f"{self.name}: {self.shape} weights are too many to compute at once: use matrix(layer, head)"
             )
         return np.stack([[self.matrix(layer, head) for head in range(self.num_heads)] for layer in self.layers])
+
+    def visible_keys(self, layer: int) -> NDArray[np.int64]:
+        """Number of keys that the mask allows each query of a layer, [Q]."""
+        _, _, num_queries, num_keys = self.shape
+        if self.num_visible is not None:
+            visible: NDArray[np.int64] = self.num_visible[self.layers.index(layer) if len(self.num_visible) > 1 else 0]
+            return visible
+        if self.is_causal:
+            return np.arange(1, num_queries + 1).clip(max=num_keys)
+        return np.full(num_queries, num_keys)
 
     def matrix(self, layer: int, head: int) -> Weights:
         """Weights [Q, K] of one head, by the indices of layer and head in the model."""

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.view.codec import Weights, encode_root8
+from regard.view.codec import Floats, Weights, encode_root8
 from regard.view.record.attention import AttentionRecord
 
 THUMBNAIL_SIZE = 32  # rows and columns, at most
 SAMPLED_ROWS = 128  # of a long text
+MIN_WEIGHT = 1e-12  # before the logarithm
+BROAD_ENTROPY = 0.75  # of the entropy of uniform weights, above which a head is broad
 
 
 def summarize_heads(attention: AttentionRecord, special: Sequence[bool]) -> dict[str, Any]:
@@ -24,7 +26,8 @@ def summarize_heads(attention: AttentionRecord, special: Sequence[bool]) -> dict
     for layer in attention.layers:
         heads = [attention.query_rows(layer, head, rows) for head in range(attention.num_heads)]
         pooled_layers.append([max_pool(weights) for weights in heads])
-        head_statistics = [_describe_head(attention, weights, rows, is_special) for weights in heads]
+        num_visible = attention.visible_keys(layer)[rows]
+        head_statistics = [_describe_head(attention, weights, rows, num_visible, is_special) for weights in heads]
         for name, values in stats.items():
             values.append([statistics[name] for statistics in head_statistics])
     thumbnails = np.asarray(pooled_layers, dtype=np.float32)
@@ -38,15 +41,40 @@ def head_stats(attention: AttentionRecord, special: Sequence[bool]) -> dict[str,
 
 
 def _describe_head(
-    attention: AttentionRecord, weights: Weights, rows: NDArray[np.int64], is_special: NDArray[np.bool_]
+    attention: AttentionRecord,
+    weights: Weights,
+    rows: NDArray[np.int64],
+    num_visible: NDArray[np.int64],
+    is_special: NDArray[np.bool_],
 ) -> dict[str, float | str]:
     special_weight = float(weights[:, is_special].sum(axis=-1).mean()) if len(rows) else 0.0
+    entropy = entropy_bits(weights)
+    is_broad = bool(len(rows)) and float(relative_entropy(entropy, num_visible).mean()) > BROAD_ENTROPY
+    label = _label(attention.is_self or attention.is_causal, weights, rows, special_weight)
     return {
-        "entropy": round(_entropy(weights), 3),
+        "entropy": round(float(entropy.mean()) if len(rows) else 0.0, 3),
         "distance": round(_distance(weights, rows, attention.shape[2]), 2),
         "special": round(special_weight, 3),
-        "label": _label(attention.is_self or attention.is_causal, weights, rows, special_weight),
+        "label": label or ("broad" if is_broad else "mixed"),
     }
+
+
+def entropy_bits(weights: Weights) -> Floats:
+    """Entropy of each row of weights [..., Q, K] in bits, [..., Q].
+
+    >>> entropy_bits(np.array([[0.5, 0.5, 0.0]], np.float32)).tolist()
+    [1.0]
+    """
+    return np.asarray(-(weights * np.log2(np.maximum(weights, MIN_WEIGHT))).sum(axis=-1))
+
+
+def relative_entropy(entropy: Floats, num_visible: NDArray[np.int64]) -> Floats:
+    """Entropy in bits as a fraction of that of uniform weights over the visible keys.
+
+    >>> relative_entropy(np.array([1.0]), np.array([4])).tolist()
+    [0.5]
+    """
+    return np.asarray(entropy / np.log2(np.maximum(num_visible, 2)))
 
 
 def evenly_spaced(count: int, max_count: int) -> NDArray[np.int64]:
@@ -71,10 +99,6 @@ def max_pool(weights: Weights, max_size: int = THUMBNAIL_SIZE) -> Weights:
     return weights
 
 
-def _entropy(weights: Weights) -> float:
-    return float(-(weights * np.log2(np.maximum(weights, 1e-12))).sum(axis=-1).mean()) if len(weights) else 0.0
-
-
 def _distance(weights: Weights, rows: NDArray[np.int64], height: int) -> float:
     """Mean distance of attention from the diagonal, in columns."""
     if not len(rows):
@@ -87,10 +111,10 @@ def _distance(weights: Weights, rows: NDArray[np.int64], height: int) -> float:
 
 
 def _label(is_self: bool, weights: Weights, rows: NDArray[np.int64], special_weight: float) -> str:
-    """Name the pattern that holds more than half of a head's attention."""
+    """Name the pattern that holds more than half of a head's attention; empty where there is none."""
     columns = weights.shape[1]
     if not len(rows):
-        return "mixed"
+        return ""
     if special_weight > 0.5:
         return "special tokens"
     if is_self:
@@ -99,7 +123,4 @@ def _label(is_self: bool, weights: Weights, rows: NDArray[np.int64], special_wei
             queries = rows[has_neighbour]
             if len(queries) and weights[has_neighbour, queries + offset].mean() > 0.5:
                 return label
-    if weights.max(axis=-1).mean() > 0.5:
-        return "peaked"
-    entropy_nats = _entropy(weights) * np.log(2)
-    return "broad" if columns > 2 and entropy_nats > 0.75 * np.log(columns) else "mixed"
+    return "peaked" if weights.max(axis=-1).mean() > 0.5 else ""

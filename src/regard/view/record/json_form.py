@@ -65,6 +65,8 @@ class AttentionDict(TypedDict):
     columns: str
     row_meaning: Literal["token", "generated"]
     causal: bool
+    residual: bool  # whether layers have residual connections
+    visible: list[list[int]] | None  # number of keys that the mask allows each query, [layers or 1][queries]
     layers: list[int]
     heads: int
     blocks: list[BlockDict]
@@ -82,7 +84,7 @@ class ArrayDict(TypedDict):
 
 
 class QkvDict(TypedDict):
-    """Queries, keys, values and scores of one head."""
+    """Queries, keys, values, scores and weights of one head."""
 
     attention: str
     layer: int
@@ -90,7 +92,13 @@ class QkvDict(TypedDict):
     q: ArrayDict
     k: ArrayDict
     v: ArrayDict
-    scores: ArrayDict  # before the softmax
+    scores: ArrayDict  # as they are normalised
+    weights: ArrayDict
+    scale: float | None  # factor of q · k in the scores, before the temperature; null: they are no dot products
+    temperature: float  # that divides the scores
+    has_bias: bool  # whether a bias is added to the scores
+    normalization: str  # what turns scores into weights: softmax, sparsemax, …
+    scaling: str  # how views name the scale, the temperature and the bias: "÷ √64 + bias"
 
 
 class StepDict(TypedDict):

@@ -181,15 +181,48 @@ class PositionEncodings:
 
 @dataclass(frozen=True)
 class HeadQKV:
-    """Queries, keys, values and scores of one head."""
+    """Queries, keys, values, scores and weights of one head."""
 
     attention: str
     layer: int
     head: int
     query: Weights  # [Q, d]
-    key: Weights  # [K, d]
+    key: Weights  # [K, d], prepared by the score
     value: Weights  # [K, v]
-    scores: Weights  # [Q, K], before the softmax; -inf where masked
+    scores: Weights  # [Q, K], as they are normalised; -inf where masked
+    weights: Weights  # [Q, K]
+    scale: float | None  # factor of q · k in the scores, before the temperature; None: they are no dot products
+    temperature: float = 1.0
+    has_bias: bool = False  # whether a bias is added to the scores
+    normalization: str = "softmax"  # name of what turns scores into weights
+
+    @property
+    def is_dot_product(self) -> bool:
+        """Whether the score is the dot product of query and key, scaled or not."""
+        return self.scale is not None
+
+    @property
+    def scaling(self) -> str:
+        """What is done to dot products, or to other scores, before they are normalised.
+
+        >>> from dataclasses import replace
+        >>> head = HeadQKV("encoder.self", 0, 0, *[np.ones((1, 4))] * 3, *[np.ones((1, 1))] * 2, scale=0.5)
+        >>> head.scaling, replace(head, scale=1.0).scaling, replace(head, temperature=2.0, has_bias=True).scaling
+        ('÷ √4', 'no scaling', '× 0.25 + bias')
+        """
+        head_size = self.key.shape[1]
+        factor = (1.0 if self.scale is None else self.scale) / self.temperature
+        if self.is_dot_product and math.isclose(factor, head_size**-0.5, rel_tol=1e-6):
+            name = f"÷ √{head_size}"
+        else:
+            name = "no scaling" if math.isclose(factor, 1, rel_tol=1e-6) else f"× {factor:.3g}"
+        return f"{name} + bias" if self.is_dot_product and self.has_bias else name
+
+    def unscaled_scores(self, row: int) -> Weights:
+        """Scores of one query before they are scaled: dot products, or those of another score, [K]."""
+        if self.is_dot_product:
+            return np.asarray(self.key @ self.query[row], dtype=np.float32)
+        return np.asarray(self.scores[row] * self.temperature, dtype=np.float32)
 
     def to_dict(self) -> QkvDict:
         """Convert to the JSON form."""
@@ -201,21 +234,31 @@ class HeadQKV:
             "k": array_to_json(self.key),
             "v": array_to_json(self.value),
             "scores": array_to_json(np.maximum(self.scores, np.finfo(np.float16).min)),
+            "weights": array_to_json(self.weights),
+            "scale": self.scale,
+            "temperature": self.temperature,
+            "has_bias": self.has_bias,
+            "normalization": self.normalization,
+            "scaling": self.scaling,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HeadQKV:
         """Read the JSON form."""
-        query, key, value, scores = (array_from_json(values[name]) for name in ("q", "k", "v", "scores"))
-        scores = np.where(scores <= np.finfo(np.float16).min, -np.inf, scores).astype(np.float32)
+        scores = array_from_json(values["scores"])
         return cls(
             values["attention"],
             values["layer"],
             head=values["head"],
-            query=query,
-            key=key,
-            value=value,
-            scores=scores,
+            query=array_from_json(values["q"]),
+            key=array_from_json(values["k"]),
+            value=array_from_json(values["v"]),
+            scores=np.where(scores <= np.finfo(np.float16).min, -np.inf, scores).astype(np.float32),
+            weights=array_from_json(values["weights"]),
+            scale=None if values["scale"] is None else float(values["scale"]),
+            temperature=float(values["temperature"]),
+            has_bias=bool(values["has_bias"]),
+            normalization=str(values["normalization"]),
         )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regard.view.record.record import Record
 
 
-SCHEMA = 2
+SCHEMA = 3
 _REQUIRED_FIELDS = {"title": str, "texts": Mapping, "attention": Sequence}
 _REQUIRED_ATTENTION_FIELDS = ("name", "rows", "columns", "row_meaning", "layers", "heads", "blocks")
 
@@ -69,6 +69,8 @@ def attention_to_dict(
         "columns": attention.columns,
         "row_meaning": "generated" if attention.is_generated else "token",
         "causal": attention.is_causal,
+        "residual": attention.has_residual,
+        "visible": None if attention.num_visible is None else attention.num_visible.tolist(),
         "layers": list(attention.layers),
         "heads": attention.num_heads,
         "blocks": [_encode_layer(attention, layer, full, href) for layer in attention.layers],
@@ -166,5 +168,7 @@ def _attention_from_dict(values: Mapping[str, Any]) -> AttentionRecord:
         layers=tuple(layers),
         is_generated=values["row_meaning"] == "generated",
         is_causal=bool(values.get("causal", False)),
+        has_residual=bool(values.get("residual", True)),
+        num_visible=None if values.get("visible") is None else np.asarray(values["visible"], dtype=np.int64),
         importance=values.get("importance"),
     )
