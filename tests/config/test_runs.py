@@ -204,6 +204,8 @@ FROM_SCRATCH = "is for a model from scratch, and --from a/bert is one with its o
         ("story-qa", {"training.precision": "bf16"}, "memory networks are trained in float32: leave it out"),
         ("story-qa", {**RNN, "transformer.positions": "none"}, "means nothing to --arch rnn"),
         ("story-qa", {**TRANSFORMER, "memory_network.hops": 2}, "it is for --arch memory-network$"),
+        ("story-qa", {**RNN, **WITHOUT_TIME}, "it is for --arch memory-network$"),
+        ("story-qa", {**TRANSFORMER, "memory_network.state_map": "linear"}, "it is for --arch memory-network$"),
         ("story-qa", {**RNN, "training.linear_start": False}, "it is for --arch memory-network$"),
         ("story-qa", {**TRANSFORMER, "training.batch_size": 7}, "it is for --arch memory-network$"),
         ("story-qa", {**TRANSFORMER, "training.matrix_gradient_norm": 7.0}, "it is for --arch memory-network$"),

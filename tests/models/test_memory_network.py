@@ -17,6 +17,7 @@ from regard.packed_tokens import Tokens
 
 STORIES = [[[2, 3, 4], [5, 6]], [[7, 8, 9], [3, 3], [10, 2, 5]], [[4]]]
 QUESTIONS = [[0, 1, 2], [1], [0, 9]]
+NUM_UPDATES = 150  # of a small network that learns the order of two sentences
 
 
 def story_batch(indices: list[int]) -> StoryBatch:
@@ -213,6 +214,50 @@ def test_without_time_encoding_the_order_of_sentences_does_not_matter() -> None:
         assert torch.equal(model(batch), model(reordered)) != depends_on_order
 
 
+def answer_with_the_latest_place(changes: dict[str, object]) -> float:
+    """Train on stories "Mary garden. Mary kitchen." and "Where Mary?"; return the mean probability of right answers."""
+    people = range(2)
+    places = range(2, 7)
+    stories = [(person, first, last) for person in people for first in places for last in places if first != last]
+    batch = StoryBatch(
+        Tokens.from_rows([[person] for person, _, _ in stories]),
+        Tokens.from_rows([[person, place] for person, *visited in stories for place in visited]),
+        ages=np.tile([1, 0], len(stories)),
+        sentence_counts=np.full(len(stories), 2),
+    )
+    answers = np.array([last for _, _, last in stories])
+    config = MemoryNetworkConfig(vocab_size=7, max_sentence_words=2, memory_size=2, embedding_size=10, hops=2)
+    model = MemoryNetwork(config.override(changes))
+    model.initialize(seed=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(NUM_UPDATES):
+        losses, _ = model.loss(batch, answers)
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+    logprobs = model.logits(model(batch)).detach().log_softmax(-1)[0]
+    return float(logprobs[torch.arange(len(answers)), torch.from_numpy(answers)].exp().mean())
+
+
+@pytest.mark.parametrize(
+    ("changes", "lowest", "highest"),
+    [
+        ({}, 0.9, 1.0),
+        ({"time_encoding": "sinusoidal"}, 0.9, 1.0),
+        ({"time_encoding": "none"}, 0.4, 0.6),  # either of the two places
+        ({"state_map": "linear"}, 0.9, 1.0),
+        ({"tying": "layerwise"}, 0.9, 1.0),
+        ({"tying": "layerwise", "state_map": "none"}, 0.9, 1.0),
+        ({"empty_memories": False}, 0.9, 1.0),
+    ],
+    ids=str,
+)
+def test_a_network_learns_which_sentence_is_the_latest_where_it_can(
+    changes: dict[str, object], lowest: float, highest: float
+) -> None:
+    assert lowest < answer_with_the_latest_place(changes) < highest
+
+
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -253,6 +298,12 @@ def test_settings_and_stories_that_do_not_fit_are_rejected() -> None:
         MemoryNetworkConfig(hops=0)
     with pytest.raises(ConfigError, match="encoding must be one of bag, position, not 'bags' .did you mean bag"):
         MemoryNetworkConfig(sentence_encoding="bags")
+    with pytest.raises(ConfigError, match="time_encoding must be one of learned, sinusoidal, none, not 'rotary'"):
+        MemoryNetworkConfig(time_encoding="rotary")
+    with pytest.raises(ConfigError, match="state_map must be one of auto, linear, none, not 'bilinear'"):
+        MemoryNetworkConfig(state_map="bilinear")
+    with pytest.raises(ConfigError, match="empty_memories must be true or false, not 'some'"):
+        MemoryNetworkConfig(empty_memories="some")
     with pytest.raises(ConfigError, match="vocab_size, max_sentence_words and embedding_size come from"):
         MemoryNetwork(MemoryNetworkConfig())
     with pytest.raises(UsageError, match="a question has 3 words but the model takes 2"):

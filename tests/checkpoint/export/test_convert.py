@@ -29,7 +29,13 @@ from tests.checkpoint.samples import (
     tokenizers,
     translate_greedily,
 )
+from tests.parts import CONFIGS, LOADERS, PARTS, Part, build, save_folder
 
+PUBLISHED = {  # settings with which transformers has the base model of the table of parts
+    "transformer": {},
+    "bert": {"norm_placement": "post", "positions": "learned", "classifier_dropout": 0.0},
+    "gpt": {"positions": "learned"},
+}
 CTRANSLATE2_VARIANTS: list[dict[str, Any]] = [
     {"norm_placement": "post", "output_bias": True, "activation": "silu"},
     {"norm_placement": "post", "share_embeddings": False, "tie_embeddings": False, "activation": "gelu"},
@@ -76,6 +82,45 @@ def test_models_that_a_format_cannot_express_are_rejected_with_the_reason(tmp_pa
     save(tmp_path / "split", random_model(small_config(norm_placement="pre", share_embeddings=False)))
     with pytest.raises(UsageError, match="pre-norm model with separate or untied embeddings"):
         convert(tmp_path / "split", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def refusal(part: Part) -> str:
+    """Pattern of a message that a format does not have a part: it says the setting and its value."""
+    *_, (path, value) = part.settings.items()
+    value_text = f"{value:g}" if isinstance(value, float) else str(value)
+    name = path.removeprefix("stack.")
+    return rf"(?i)cannot be written for \S+: (?=.*\b{name}\b)(?=.*\b{re.escape(value_text)}\b)"
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("part", PARTS, ids=str)
+def test_transformers_gets_the_parts_that_it_has(tmp_path: Path, part: Part, family: str) -> None:
+    tokenizer = tokenizers(shared=True)["source"]
+    model = build(family, {**PUBLISHED[family], **part.settings}, vocab_size=tokenizer.vocab_size)
+    save_folder(tmp_path / "ours", model, tokenizer)
+    if family not in part.huggingface:
+        with pytest.raises(UsageError, match=refusal(part)):
+            convert(tmp_path / "ours", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        return
+    assert not convert(tmp_path / "ours", tmp_path / "out").model_type.startswith("regard")
+    loaded = LOADERS[family](tmp_path / "out")
+    assert loaded.config == model.config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.weights[name], tensor), name
+
+
+@pytest.mark.parametrize("part", PARTS, ids=str)
+def test_ctranslate2_gets_the_parts_that_it_has(tmp_path: Path, part: Part) -> None:
+    pytest.importorskip("ctranslate2")
+    tokenizer = tokenizers(shared=True)["source"]
+    save_folder(tmp_path / "ours", build("transformer", part.settings, vocab_size=tokenizer.vocab_size), tokenizer)
+    if part.ctranslate2:
+        assert convert(tmp_path / "ours", tmp_path / "out", format="ctranslate2").model_type == "ctranslate2"
+        return
+    with pytest.raises(UsageError, match=refusal(part)):
+        convert(tmp_path / "ours", tmp_path / "out", format="ctranslate2")
     assert not (tmp_path / "out").exists()
 
 

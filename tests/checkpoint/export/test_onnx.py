@@ -22,7 +22,13 @@ from regard.checkpoint import atomic
 from regard.checkpoint.causal_dir import load_causal_lm
 from regard.checkpoint.encoder_dir import load_encoder, save_encoder
 from regard.checkpoint.export.convert import convert
-from regard.checkpoint.export.onnx import FILE, PaddedEncoder, serialize_causal_lm, serialize_encoder
+from regard.checkpoint.export.onnx import (
+    FILE,
+    PaddedCausalLM,
+    PaddedEncoder,
+    serialize_causal_lm,
+    serialize_encoder,
+)
 from regard.config.models import BertConfig, GptConfig, StackConfig
 from regard.errors import UsageError
 from regard.models.base import initialize_weights
@@ -32,6 +38,7 @@ from regard.packed_tokens import Tokens
 from tests.checkpoint.hf.encoders import CASES, LABELS, random_tokens, save_transformers_model
 from tests.checkpoint.samples import random_model, save, small_config
 from tests.checkpoint.test_causal_dir import save_gpt2
+from tests.parts import PARTS, Part, build
 from tests.scale import HANG_GUARD, scaled
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: no graph can be written")
@@ -56,6 +63,13 @@ VARIANTS: list[dict[str, Any]] = [  # beside those of published model types
     {"norm_placement": "pre", "positions": "sinusoidal"},
     {"scale_embedding": True, "span_feed_forward": True},
 ]
+EXPORTED_PARTS: list[tuple[str, dict[str, Any]]] = [  # family and parts of its block; each alone in `make test-all`
+    ("gpt", {"positions": "relative", "stack.attention_normalization": "sparsemax", "attention_window": 1}),
+    ("gpt", {"positions": "alibi", "stack.attention_temperature": 2.0, "norm_placement": "both"}),
+    ("bert", {"positions": "concatenated", "stack.attention_normalization": "uniform", "stack.value_size": 5}),
+]
+ONNX_FAMILIES = ("bert", "gpt")
+ONNX_PARTS = [part for part in PARTS if "stack.attention_top_k" not in part.settings]
 
 
 class Session:
@@ -89,17 +103,21 @@ def run_padded(compute: Any, input_names: list[str], tokens: Tokens, pad_id: int
     return outputs
 
 
-def run_eagerly(model: Bert, tokens: Tokens) -> dict[str, np.ndarray]:
+def run_eagerly(model: Bert | Gpt, tokens: Tokens) -> dict[str, np.ndarray]:
     """Run the padded model, of which torch would export the graph."""
-    padded_model = PaddedEncoder(model)
+    if isinstance(model, Gpt):
+        padded_model: torch.nn.Module = PaddedCausalLM(model)
+        input_names = []
+    else:
+        padded_model = PaddedEncoder(model)
+        input_names = ["token_type_ids"] if model.config.num_token_types > 1 else []
 
     def compute(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         with torch.no_grad():
             outputs = padded_model(**{name: torch.from_numpy(array) for name, array in inputs.items()})
         return {name: tensor.numpy() for name, tensor in outputs.items()}
 
-    input_names = ["token_type_ids"] if model.config.num_token_types > 1 else []
-    return run_padded(compute, input_names, tokens, model.config.pad_id)
+    return run_padded(compute, input_names, tokens, model.pad_id if isinstance(model, Gpt) else model.config.pad_id)
 
 
 def batches(num_token_types: int) -> list[Tokens]:
@@ -114,8 +132,11 @@ def assert_close(array: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(array - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-def assert_outputs(outputs: dict[str, np.ndarray], model: Bert, tokens: Tokens) -> None:
+def assert_outputs(outputs: dict[str, np.ndarray], model: Bert | Gpt, tokens: Tokens) -> None:
     """Compare outputs with those of our model for packed tokens."""
+    if isinstance(model, Gpt):
+        assert_close(outputs["logits"], model.logits(tokens).numpy())
+        return
     if model.config.head != "plain":
         assert_close(select_logits(outputs), model.logits(tokens))
         return
@@ -217,6 +238,27 @@ def test_top_k_attention_is_exported_for_any_length(top_k: int) -> None:
         assert_outputs(outputs, sparse, tokens)
     tokens = random_tokens(2)
     assert not np.allclose(sparse.logits(tokens), model.logits(tokens), atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ONNX_FAMILIES)
+@pytest.mark.parametrize("part", ONNX_PARTS, ids=str)
+def test_padded_models_have_every_part(part: Part, family: str) -> None:
+    model = build(family, part.settings, vocab_size=61)
+    for tokens in batches(2):
+        assert_outputs(run_eagerly(model, tokens), model, tokens)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    EXPORTED_PARTS + scaled([(family, part.settings) for family in ONNX_FAMILIES for part in ONNX_PARTS], []),
+    ids=str,
+)
+def test_parts_are_exported(family: str, settings: dict[str, Any]) -> None:
+    model = build(family, settings, vocab_size=61)
+    serialize = serialize_encoder if family == "bert" else serialize_causal_lm
+    session = Session(serialize(model.config, model.state_dict(), "graph"))
+    for tokens in batches(2):
+        assert_outputs(run_padded(session, session.input_names, tokens), model, tokens)
 
 
 def test_padding_may_stand_anywhere() -> None:
