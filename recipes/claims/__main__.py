@@ -123,7 +123,6 @@ def claims(
 
 def _run_checks(checks: Mapping[str, ClaimCheck], results_folder: Path, as_json: bool) -> tuple[list[str], list[str]]:
     """Check each claim and write its result; return the names of those that lack data, and of those that failed."""
-
     missing = []
     failed = []
     for index, (name, check) in enumerate(checks.items(), 1):
