@@ -212,8 +212,7 @@ class RunDirectory:
         The log has no times, so that equal runs have equal logs: each step counts as its share of the training time.
         """
         result = self.read_run()["result"]
-        minutes: float = result["seconds"] / 60
-        return minutes / max(1, result["step"])
+        return float(result["seconds"] / 60 / max(1, result["step"]))
 
     def digest_inputs(self) -> dict[str, str]:
         """SHA-256 of each file in the folder that a run writes before its first step and reads when it resumes."""

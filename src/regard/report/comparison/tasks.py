@@ -158,7 +158,8 @@ class LabelComparison(TaskComparison[LabelledTexts]):
         """Refuse models with different labels: one that chooses from fewer has an easier task."""
         labelled = (model for model in predictions if isinstance(model, PredictedLabels | PredictedLabelSets))
         label_sets = [{*model.labels} for model in labelled]
-        others = sorted(set.union(*label_sets) - set.intersection(*label_sets))
+        first, *_ = label_sets
+        others = sorted(first.union(*label_sets) - first.intersection(*label_sets))
         if others:
             raise UsageError(
                 f"models with different labels cannot be compared: not all of them have {format_names(others)}: train "
