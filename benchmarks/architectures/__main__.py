@@ -18,14 +18,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.architectures.page import PAGE, RESULTS, build_page
-from benchmarks.architectures.stages import JOBS, STAGES, stage_minutes, stage_parts
+from benchmarks.architectures.stages import JOBS, STAGES, THREADS, stage_minutes, stage_parts
 from regard.errors import RegardError
 from regard.formatting import format_duration
 from regard.hardware import available_cores
 
-THREADS = 1  # of each training
+if TYPE_CHECKING:
+    from benchmarks.architectures.run import Workplace
 
 
 def main() -> None:
@@ -38,8 +40,12 @@ def main() -> None:
         help=f"{', '.join(STAGES)}, or a part of one such as classify-trec; default: all",
     )
     parser.add_argument("--data", type=Path, default=os.environ.get("DATA"), help="folder of the public data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/architectures"), help="where the runs go")
-    parser.add_argument("--results", type=Path, help=f"where the results go; default: {RESULTS}, or OUT with --quick")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/architectures"), help="where the runs go; of a trial, OUT/quick"
+    )
+    parser.add_argument(
+        "--results", type=Path, help=f"where the results go; default: {RESULTS}, or of a trial OUT/quick/results"
+    )
     parser.add_argument("--threads", type=int, default=THREADS, help="of each training; default: 1")
     parser.add_argument(
         "--jobs", type=int, default=min(JOBS, available_cores()), help="parts that run side by side; default: 2"
@@ -59,13 +65,10 @@ def main() -> None:
         return
     if arguments.data is None:
         parser.error("--data is needed: the folder of the public data sets")
-    from benchmarks.architectures.run import Workplace, run_part, run_stage
+    from benchmarks.architectures.run import run_part, run_stage
 
     stages = arguments.stages or STAGES
-    results = arguments.results or (arguments.out / "results" if arguments.quick else RESULTS)
-    workplace = Workplace(
-        arguments.data, arguments.out, results, arguments.threads, is_quick=arguments.quick, report=_report
-    )
+    workplace = build_workplace(arguments)
     for stage in stages:
         start = time.monotonic()
         try:
@@ -79,6 +82,15 @@ def main() -> None:
         except RegardError as error:
             sys.exit(f"{stage}: {error}")
         _report(f"{stage}: {format_duration(time.monotonic() - start)}")
+
+
+def build_workplace(arguments: argparse.Namespace) -> Workplace:
+    """Folders and options of the stages; a trial has folders of its own, as its models are no results."""
+    from benchmarks.architectures.run import Workplace
+
+    out = arguments.out / "quick" if arguments.quick else arguments.out
+    results = arguments.results or (out / "results" if arguments.quick else RESULTS)
+    return Workplace(arguments.data, out, results, arguments.threads, is_quick=arguments.quick, report=_report)
 
 
 def _run_side_by_side(stage: str, arguments: argparse.Namespace) -> None:

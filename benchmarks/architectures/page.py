@@ -6,33 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures.stages import COMPARISONS, PRETRAINING_MINUTES, STORY_RESTARTS, Comparison
+from benchmarks.architectures.stages import (
+    COMPARISONS,
+    PRETRAINING_MINUTES,
+    STORY_RESTARTS,
+    Comparison,
+)
 from regard.checkpoint.atomic import read_json
-from regard.formatting import format_count
+from regard.formatting import format_count, format_p_value
 from regard.metric_table import METRICS
-from regard.report.comparison.conclusion import join_names
+from regard.report.comparison.conclusion import WITHOUT_PRETRAINING, join_names, quote_name
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "architectures"
 PAGE = ROOT / "docs" / "best-architecture.md"
-TITLES = {
-    "classify-trec": "TREC: types of questions",
-    "classify-sst2": "SST-2: sentiment of sentences",
-    "classify-ag_news-6600": "AG News: topics of articles",
-    "tag-wnut17": "WNUT-17: emerging entities",
-    "stories-babi-1": "bAbI 1: one supporting fact",
-    "stories-babi-2": "bAbI 2: two supporting facts",
-    "stories-babi-3": "bAbI 3: three supporting facts",
-    "stories-babi-15": "bAbI 15: deduction",
-    "stories-babi-16": "bAbI 16: induction",
-    "stories-babi-19": "bAbI 19: path finding",
-}
 STAGE_TITLES = {
     "classify": "Classification: test accuracy, %",
     "tag": "Tagging: test F1, %",
     "stories": "Stories of bAbI: test error, %",
 }
-HELD_OUT = ("stories-babi-1", "stories-babi-3", "stories-babi-15", "stories-babi-19")
 INTRODUCTION = f"""\
 # Which architecture is best
 
@@ -45,46 +37,66 @@ python -m benchmarks.architectures pretrain --data ../shared/data    # or one: p
 
 Each stage takes at most an hour on two cores: its parts run two at a time, each on one thread. ELMo, BERT and GPT are
 pre-trained for {PRETRAINING_MINUTES:.0f} minutes each on the same text, three books and part of WikiText-2. MiniLM,
-which was pre-trained on far more text, is included for comparison. All models trained from scratch get the same
-training time, and so do all that use a pre-trained model; both times are given below each table. They include the
-computation of frozen features. All models have their default settings: none is tuned.
+which was pre-trained on far more text, is included for comparison. ELMo, BERT and GPT were pre-trained once each: no
+interval contains what another pre-training would change.
 
-Scores are means over three seeds with 95 % intervals, by bootstrap over seeds and test examples. “Against the best” is
-the difference from the best model, with the p-value of a paired test (approximate randomization, adjusted for the
-number of models). On bAbI, models are trained from one seed, and the best of {STORY_RESTARTS} restarts by validation
-score is tested.
+On a data set, all models trained from scratch have the same time limit, and so have all that use a pre-trained model,
+whose limit includes the computation of frozen features; both are given below each table. Memory networks have no limit:
+they train for their published number of epochs, and the column “minutes” shows how long that takes. Word counts and the
+most frequent answer are baselines, which have no training time. All models have their default settings: none is tuned.
+
+Scores are means over three seeds. Their 95 % intervals come from a bootstrap over the test examples, with Student's t
+for the error of the seeds; for proportions such as accuracies, the bootstrap is the exact interval of Clopper and
+Pearson. “Against the best” is the difference from the best model, with the p-value of a paired test (approximate
+randomization). The best is chosen on the same test data, so p is adjusted for all pairs of models (Holm).
+
+On bAbI, models are trained from one seed with {STORY_RESTARTS} restarts, and intervals do not contain what another seed
+would change. Of the LSTM and the Transformer the restart with the best validation score is tested; of the memory
+network, as published, that with the lowest training error.
 """
 OVERVIEW_NOTE = "Bold: the best score of a data set, and those that do not differ from it significantly."
-AG_NEWS_NOTE = "Only the published test file is used: 6,600 of its articles are training data, 1,000 test data."
-HELD_OUT_NOTE = "Without the published test file, every tenth training story is held out as test data."
+OUTCOMES = {
+    "wins": "{model}, the best with attention, is significantly better than the best without on {data}.",
+    "ties": "{model}, the best with attention, does not differ significantly from the best without on {data}.",
+    "loses": "{model}, the best without attention, is significantly better than the best with attention on {data}.",
+}
+CONTRASTS_NOTE = (
+    "Differences between pairs of models that were chosen beforehand, first minus second, in points. Bold: "
+    "significant, with p adjusted for the number of pairs on a data set. In brackets: not tested."
+)
+FORMER_METHOD_NOTE = (
+    "This result is older than the statistics described above: its intervals are percentiles of resampled single "
+    "questions, also where several are about one story; p is adjusted for the tests against the best model alone, and "
+    "the test between the best with attention and the best without is not adjusted."
+)
 
 
 def build_page(results: Path = RESULTS) -> str:
     """Build the page: an overview, and a section for each comparison."""
-    reports = {}
-    for comparison in COMPARISONS:
-        path = results / f"{comparison.name}.json"
-        if path.is_file():
-            reports[comparison.name] = read_json(path)["report"]
-    sections = [_section(comparison, results) for comparison in COMPARISONS]
-    return "\n".join([INTRODUCTION, *_overview(reports), *sections])
+    paths = {comparison.name: results / f"{comparison.name}.json" for comparison in COMPARISONS}
+    finished = {name: read_json(path) for name, path in paths.items() if path.is_file()}
+    sections = [_section(comparison, finished.get(comparison.name)) for comparison in COMPARISONS]
+    return "\n".join([INTRODUCTION, *_overview(finished), *sections])
 
 
-def _overview(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Scores of all models by data set, a table for each stage, and where attention wins."""
+def _overview(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Scores of all models by data set, a table for each stage, where attention wins, and pairs chosen beforehand."""
+    reports = {name: result["report"] for name, result in results.items()}
     parts = ["## Overview\n", f"{OVERVIEW_NOTE}\n"]
+    contrasts = []
     for stage, title in STAGE_TITLES.items():
         comparisons = [
             comparison for comparison in COMPARISONS if comparison.stage == stage and comparison.name in reports
         ]
         if comparisons:
             parts.append(_overview_table(title, comparisons, reports))
-    return [*parts, f"{describe_attention(reports)}\n"]
+            contrasts.append(_contrast_table(title, comparisons, results))
+    parts += [f"{sentence}\n" for sentence in describe_attention(reports)]
+    return [*parts, f"{CONTRASTS_NOTE}\n", *contrasts] if any(contrasts) else parts
 
 
 def _overview_table(title: str, comparisons: Sequence[Comparison], reports: Mapping[str, Mapping[str, Any]]) -> str:
-    columns = [TITLES[comparison.name].partition(":")[0] for comparison in comparisons]
-    lines = [f"| {title} | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
+    lines = _table_header(title, comparisons)
     scores = [
         {model["name"]: _format_score(model) for model in reports[comparison.name]["models"]}
         for comparison in comparisons
@@ -104,20 +116,53 @@ def _format_score(model: Mapping[str, Any]) -> str:
     return f"{model['score']:.1f}" if is_worse else f"**{model['score']:.1f}**"
 
 
-def describe_attention(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """State on which data sets the best model with attention beats the best without, of those trained from scratch."""
-    clauses = {
-        "wins": "the best with attention beats the best without on",
-        "ties": "they do not differ significantly on",
-        "loses": "the best without attention is better on",
-    }
-    outcomes = {name: _attention_outcome(report) for name, report in reports.items()}
+def _contrast_table(title: str, comparisons: Sequence[Comparison], results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Differences between the pairs of rows that were chosen beforehand; empty where there are none."""
+    pairs = dict.fromkeys(pair for comparison in comparisons for pair in comparison.contrasts)
+    lines = _table_header(title, comparisons)
+    for first, second in pairs:
+        cells = [_format_contrast(first, second, results[comparison.name]) for comparison in comparisons]
+        lines.append(f"| {first} − {second} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n" if pairs else ""
+
+
+def _table_header(title: str, comparisons: Sequence[Comparison]) -> list[str]:
+    columns = [comparison.short_title for comparison in comparisons]
+    return [f"| {title} | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
+
+
+def _format_contrast(first: str, second: str, result: Mapping[str, Any]) -> str:
+    """Difference between the scores of two rows: bold if significant, in brackets if it was not tested.
+
+    >>> models = [{"name": "a", "score": 75.0}, {"name": "b", "score": 70.0}]
+    >>> tested = [{"first": "a", "second": "b", "test": {"difference": 5.0, "significant": True}}]
+    >>> [_format_contrast("a", "b", {"report": {"models": models}, **more}) for more in ({}, {"contrasts": tested})]
+    ['(+5.0)', '**+5.0**']
+    """
+    scores = {model["name"]: model["score"] for model in result["report"]["models"]}
+    if not {first, second} <= scores.keys():
+        return "–"
+    difference = f"{scores[first] - scores[second]:+.1f}".replace("-", "−")
+    tests = [row["test"] for row in result.get("contrasts", []) if (row["first"], row["second"]) == (first, second)]
+    if not tests:
+        return f"({difference})"
+    return f"**{difference}**" if tests[0]["significant"] else difference
+
+
+def describe_attention(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """State on which data sets which model with attention beats the best without, of those without pre-training."""
     sentences = []
-    for outcome, clause in clauses.items():
-        names = [TITLES[name].partition(":")[0] for name in reports if outcomes[name] == outcome]
-        if names:
-            sentences.append(f"{clause} {join_names(names)}")
-    return f"Of the models trained from scratch, {'; '.join(sentences)}."
+    for outcome, clause in OUTCOMES.items():
+        data_sets: dict[str, list[str]] = {}  # of each winner, or of the best model with attention where none wins
+        for comparison in COMPARISONS:
+            report = reports.get(comparison.name)
+            if report is not None and _attention_outcome(report) == outcome:
+                verdict = report["attention"]
+                name = verdict["plain"] if outcome == "loses" else verdict["attending"]
+                data_sets.setdefault(name, []).append(comparison.short_title)
+        clauses = [clause.format(model=quote_name(name), data=join_names(data)) for name, data in data_sets.items()]
+        sentences += [f"{WITHOUT_PRETRAINING}, {text}" for text in clauses]
+    return sentences
 
 
 def _attention_outcome(report: Mapping[str, Any]) -> str:
@@ -129,16 +174,14 @@ def _attention_outcome(report: Mapping[str, Any]) -> str:
     return "wins" if (verdict["test"]["difference"] > 0) == METRICS[report["metric"]].larger_is_better else "loses"
 
 
-def _section(comparison: Comparison, results: Path) -> str:
-    path = results / f"{comparison.name}.json"
-    parts = [f"## {TITLES[comparison.name]}\n"]
-    if comparison.name in HELD_OUT:
-        parts.append(f"{HELD_OUT_NOTE}\n")
-    if "ag_news" in comparison.name:
-        parts.append(f"{AG_NEWS_NOTE}\n")
-    if not path.is_file():
+def _section(comparison: Comparison, result: Mapping[str, Any] | None) -> str:
+    parts = [f"## {comparison.title}\n"]
+    if comparison.note:
+        parts.append(f"{comparison.note}\n")
+    if result is None:
         return "\n".join([*parts, f"Not run yet. Rows: {'; '.join(comparison.rows)}. {_budget(comparison)}\n"])
-    result = read_json(path)
+    if "contrasts" not in result:
+        parts.append(f"{FORMER_METHOD_NOTE}\n")
     return "\n".join([*parts, _table(result), f"{result['report']['conclusion']}\n", _origin(result, comparison)])
 
 
@@ -159,10 +202,15 @@ def _table(result: Mapping[str, Any]) -> str:
 
 
 def _describe_test(test: Mapping[str, Any] | None) -> str:
+    """Difference from the best model, and its p-value.
+
+    >>> _describe_test({"difference": -51.0, "p_value": 0.0006, "significant": True}), _describe_test(None)
+    ('−51.0 (p < 0.001)', 'best')
+    """
     if test is None:
         return "best"
     level = "" if test["significant"] else ", not significant"
-    return f"{test['difference']:+.1f} (p = {test['p_value']:.3f}{level})"
+    return f"{test['difference']:+.1f} ({format_p_value(test['p_value'])}{level})".replace("-", "−")
 
 
 def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
@@ -175,12 +223,18 @@ def _origin(result: Mapping[str, Any], comparison: Comparison) -> str:
 
 
 def _budget(comparison: Comparison) -> str:
-    """Training time of the rows.
+    """Time limits of the rows.
 
     >>> _budget(COMPARISONS[0])
-    'Each training takes 30 s from scratch, 60 s with a pre-trained model.'
+    'Time limit of a training: 30 s from scratch, 60 s with a pre-trained model.'
+    >>> _budget(COMPARISONS[-1])
+    'Time limit of a training: 60 s from scratch, for each of 3 restarts; none for memory network.'
     """
-    pretrained = ""
+    limits = [f"{60 * comparison.minutes:.0f} s from scratch"]
     if comparison.pretrained_minutes:
-        pretrained = f", {60 * comparison.pretrained_minutes:.0f} s with a pre-trained model"
-    return f"Each training takes {60 * comparison.minutes:.0f} s from scratch{pretrained}."
+        limits.append(f"{60 * comparison.pretrained_minutes:.0f} s with a pre-trained model")
+    if comparison.restarts > 1:
+        limits.append(f"for each of {comparison.restarts} restarts")
+    untimed = comparison.untimed_models
+    exception = f"; none for {join_names(untimed)}" if untimed else ""
+    return f"Time limit of a training: {', '.join(limits)}{exception}."

@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures.stages import (
+    AG_NEWS,
+    AG_NEWS_TRAIN,
     COMPARISONS,
     MINILM,
+    PRECISION,
     PRETRAINING_MINUTES,
     PRETRAININGS,
+    TASK_SETTINGS,
     TEXTS,
+    THREADS,
     Comparison,
     Pretraining,
     stage_parts,
@@ -26,20 +31,13 @@ from regard.config.runs import build_run
 from regard.data.ledger import iter_lines
 from regard.errors import UsageError
 from regard.report.comparison.compare import ComparisonOptions, compare_architectures
+from regard.report.comparison.report import test_dict
 from regard.report.comparison.training import Candidate, TrainingPlan, parse_candidates
 from regard.training.listeners import Listener
 from regard.training.run import train_to_end
 
-AG_NEWS = "ag_news-6600"
-AG_NEWS_TRAIN = 6600  # of the 7,600 articles; the rest are for testing
 QUICK_ROWS = 120  # of a short trial
 QUICK_STEPS = 2
-PRECISION: Mapping[str, Any] = {"training.precision": "float32"}
-TASK_SETTINGS: Mapping[str, Mapping[str, Any]] = {  # word counts are a row: no run needs a baseline of its own
-    "classify": {**PRECISION, "fine_tuning.baseline": False},
-    "tag": {**PRECISION, "fine_tuning.baseline": False},
-    "story-qa": {},
-}
 Report = Callable[[str], object]
 
 
@@ -122,7 +120,7 @@ def run_part(name: str, workplace: Workplace) -> None:
         pretrain_model(pretraining, workplace)
         return
     comparison = next(comparison for comparison in COMPARISONS if comparison.name == name)
-    if not workplace.is_quick and is_current(workplace.results, comparison):
+    if not workplace.is_quick and is_current(workplace.results, comparison, workplace.threads):
         workplace.report(f"{name}: finished before")
         return
     try:
@@ -131,16 +129,16 @@ def run_part(name: str, workplace: Workplace) -> None:
         workplace.report(f"skipped: {name}: {error}")
 
 
-def is_current(results: Path, comparison: Comparison) -> bool:
+def is_current(results: Path, comparison: Comparison, threads: int = THREADS) -> bool:
     """Whether there is a result of these settings."""
     path = results / f"{comparison.name}.json"
-    return path.is_file() and read_json(path)["digest"] == comparison.digest()
+    return path.is_file() and read_json(path)["digest"] == comparison.digest(threads)
 
 
 def compare(comparison: Comparison, workplace: Workplace) -> None:
     """Train every row of a comparison, test them on the same examples, and write the result."""
     files = prepare_files(comparison.dataset, workplace)
-    names = [name for name in (*(row.name for row in PRETRAININGS), MINILM) if _needs(comparison, name)]
+    names = [name for name in (*(row.name for row in PRETRAININGS), MINILM) if comparison.needs(name)]
     folders = {name: workplace.model_folder(name) for name in names}
     for name, folder in folders.items():
         if name != MINILM and not RunDirectory(folder).read_run().get("result"):
@@ -167,14 +165,19 @@ def compare(comparison: Comparison, workplace: Workplace) -> None:
         listeners=workplace.listeners,
         notify=workplace.report,
     )
+    pairs = comparison.contrasts
     result = {
         "name": comparison.name,
-        "digest": comparison.digest(),
+        "digest": "" if workplace.is_quick else comparison.digest(workplace.threads),
         "dataset": comparison.dataset,
         "minutes": {row: comparison.row_minutes(row) for row in comparison.rows},
         "restarts": comparison.restarts,
         "machine": describe_machine(workplace.threads),
         "report": report.to_dict(),
+        "contrasts": [
+            {"first": first, "second": second, "test": test_dict(test)}
+            for (first, second), test in zip(pairs, report.paired_tests(pairs), strict=True)
+        ],
     }
     write_file(workplace.results / f"{comparison.name}.json", json_bytes(result))
     workplace.report(f"{comparison.name}: {report.conclusion}")
@@ -187,10 +190,6 @@ def build_candidates(comparison: Comparison, folders: Mapping[str, Path], *, is_
     if not is_timed:
         return candidates
     return [replace(candidate, minutes=comparison.run_minutes(candidate.name)) for candidate in candidates]
-
-
-def _needs(comparison: Comparison, name: str) -> bool:
-    return any(f"{{{name}}}" in entry for entry in comparison.rows.values())
 
 
 def prepare_files(dataset: str, workplace: Workplace) -> DataFiles:

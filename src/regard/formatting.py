@@ -43,6 +43,15 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def format_p_value(p_value: float) -> str:
+    """Format a p-value with its relation, as a small one is known from few random samples.
+
+    >>> format_p_value(0.0142), format_p_value(0.0006)
+    ('p = 0.014', 'p < 0.001')
+    """
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+
+
 def format_names(names: Sequence[str], max_names: int = 20) -> str:
     """Join names by commas; beyond `max_names`, give the number of the others."""
     others = f" and {len(names) - max_names} more" if len(names) > max_names else ""

@@ -66,6 +66,15 @@ def test_questions_come_with_the_sentences_before_them(tmp_path: Path, name: str
     )
 
 
+def test_questions_know_which_are_about_one_story(tmp_path: Path) -> None:
+    path = write(tmp_path, TWO_STORIES)
+    stories = read_stories([path]).stories
+    assert stories == [f"{path}:1", f"{path}:1", f"{path}:6"]
+    assert read_stories([path]).select([2, 0]).stories == [stories[2], stories[0]]
+    question = StoryQuestion("", ("Mary went home.",), "Where is Mary?", "home")
+    assert len(set(StoryQuestions.from_questions([question, question]).stories)) == 2
+
+
 def test_line_endings_and_a_missing_last_one_change_nothing(tmp_path: Path) -> None:
     plain = read_stories([write(tmp_path, TWO_STORIES)])
     windows_style = read_stories([write(tmp_path, "\ufeff" + TWO_STORIES.rstrip("\n").replace("\n", "\r\n"))])

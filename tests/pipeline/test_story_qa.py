@@ -118,6 +118,9 @@ def test_questions_of_files_are_scored(pipeline: StoryQAPipeline, tmp_path: Path
     predicted = pipeline.answer_batch(stories.questions, top_k=1)
     assert [str(answer) for answer in predicted] == predictions
     assert all(answer.alternatives == [] for answer in predicted)
+    examples = pipeline.predict_examples(stories)
+    assert list(examples.predictions) == predictions
+    assert examples.stories == stories.stories
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,11 @@ class StoryQuestions:
         """Names of the tasks, in the order of the files."""
         return list(dict.fromkeys(question.task for question in self.questions))
 
+    @property
+    def stories(self) -> list[str]:
+        """Where the story of each question begins, which is the same for all questions about it; if unknown, unique."""
+        return [question.sentence_location(0) or f"question {index}" for index, question in enumerate(self.questions)]
+
     @classmethod
     def from_questions(cls, questions: Sequence[StoryQuestion]) -> StoryQuestions:
         """Questions that come from no file."""

@@ -270,6 +270,7 @@ class StoryQAPipeline(PicklablePipeline):
             predictions=[str(answer) for answer in answers],
             references=[question.answer for question in examples.questions],
             tasks=[question.task for question in examples.questions],
+            stories=examples.stories,
         )
 
     def evaluate(

@@ -11,9 +11,9 @@ class PairedTestDict(TypedDict):
     """JSON form of a `PairedTest`."""
 
     difference: float  # of the two scores, in points
-    low: float  # of its 95 % interval, by bootstrap over examples and seeds
+    low: float  # of its 95 % interval, by bootstrap over examples with the error of the seeds
     high: float
-    p_value: float  # approximate randomization; adjusted for the number of models
+    p_value: float  # approximate randomization; adjusted for all pairs of models
     significant: bool
 
 
@@ -34,7 +34,7 @@ class ComparedModelDict(TypedDict):
     pretrained: bool | None  # whether it started from another model, or reads its features; null: unknown
     attention: bool  # whether it has attention that can be shown
     score: float  # metric that ranks the models, the mean over the seeds
-    low: float  # of its 95 % interval, by bootstrap over examples and seeds
+    low: float  # of its 95 % interval, by bootstrap over examples with the error of the seeds
     high: float
     deviation: float | None  # standard deviation over the seeds; null for one seed
     scores: dict[str, list[float]]  # each metric on the test data, one value for each seed

@@ -7,6 +7,7 @@ sums give the same value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,6 @@ from regard.tasks.predictions import (
 from regard.tasks.significance import ExampleStatistics, FloatArray
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics import BLEU
-
     from regard.tasks.question_answering import PredictedAnswers
 
 Counts = NDArray[np.int64]
@@ -181,17 +180,19 @@ def _answer_matches(predictions: PredictedAnswers) -> tuple[FloatArray, FloatArr
 
 
 def story_accuracy(predictions: PredictedStoryAnswers) -> ExampleStatistics:
-    """Right answers, of the questions of each task."""
-    is_right = np.array(predictions.predictions) == np.array(predictions.references)
-    in_task = _task_table(predictions)
-    return ExampleStatistics.from_ratios(is_right[:, None] * in_task, in_task)
+    """Right answers, of the questions of each task; the questions about a story are a cluster."""
+    return _count_by_task(predictions, np.array(predictions.predictions) == np.array(predictions.references))
 
 
 def story_error(predictions: PredictedStoryAnswers) -> ExampleStatistics:
-    """Wrong answers, of the questions of each task."""
-    is_wrong = np.array(predictions.predictions) != np.array(predictions.references)
+    """Wrong answers, of the questions of each task; the questions about a story are a cluster."""
+    return _count_by_task(predictions, np.array(predictions.predictions) != np.array(predictions.references))
+
+
+def _count_by_task(predictions: PredictedStoryAnswers, is_counted: NDArray[np.bool_]) -> ExampleStatistics:
     in_task = _task_table(predictions)
-    return ExampleStatistics.from_ratios(is_wrong[:, None] * in_task, in_task)
+    statistics = ExampleStatistics.from_ratios(is_counted[:, None] * in_task, in_task)
+    return replace(statistics, clusters=np.array(predictions.stories) if predictions.stories else None)
 
 
 def _task_table(predictions: PredictedStoryAnswers) -> NDArray[np.bool_]:  # [questions, tasks]
@@ -225,20 +226,17 @@ def _bleu(predictions: PredictedTranslations, *, lowercase: bool) -> ExampleStat
 
 
 def _corpus_bleu(sums: FloatArray) -> FloatArray:
-    """BLEU of sums [..., 2 + 2 × orders], as `bleu` of `named_metrics` computes it."""
-    from sacrebleu.metrics import BLEU
+    """BLEU of sums [..., 2 + 2 × orders], as `bleu` of `named_metrics` computes it, for many sums at once.
 
-    scores = [_bleu_of_sums(BLEU, row) for row in sums.reshape(-1, sums.shape[-1]).astype(np.int64).tolist()]
-    return np.array(scores).reshape(sums.shape[:-1])
-
-
-def _bleu_of_sums(metric: type[BLEU], sums: list[int]) -> float:
-    hypothesis_length, reference_length, *ngrams = sums
-    order = len(ngrams) // 2
-    score = metric.compute_bleu(
-        correct=ngrams[:order], total=ngrams[order:], sys_len=hypothesis_length, ref_len=reference_length
-    )
-    return float(score.score)
+    Like sacrebleu, it counts ½, ¼, … of an n-gram as right for the orders in which none is.
+    """
+    lengths = sums[..., :2]
+    correct, total = np.split(sums[..., 2:], 2, axis=-1)
+    num_without_match = np.cumsum(correct == 0, axis=-1)
+    precisions = np.where(correct > 0, correct, 0.5**num_without_match) / np.maximum(total, 1e-9)
+    brevity = np.exp(np.minimum(0.0, 1 - lengths[..., 1] / np.maximum(lengths[..., 0], 1e-9)))
+    is_zero = (total == 0).any(-1) | (correct == 0).all(-1)
+    return np.asarray(np.where(is_zero, 0.0, 100 * brevity * np.exp(np.log(precisions).mean(-1))))
 
 
 def ter(predictions: PredictedTranslations) -> ExampleStatistics:
@@ -250,7 +248,8 @@ def ter(predictions: PredictedTranslations) -> ExampleStatistics:
         metric.sentence_score(hypothesis, [reference])
         for hypothesis, reference in zip(predictions.predictions, predictions.references, strict=True)
     ]
-    return ExampleStatistics.from_ratios([score.num_edits for score in scores], [score.ref_length for score in scores])
+    edits = [score.num_edits for score in scores]
+    return ExampleStatistics.from_ratios(edits, [score.ref_length for score in scores], is_share=False)
 
 
 def translation_exact_match(predictions: PredictedTranslations) -> ExampleStatistics:

@@ -107,6 +107,7 @@ class PredictedStoryAnswers(Predictions):
     predictions: Sequence[str]
     references: Sequence[str]
     tasks: Sequence[str]  # of each question
+    stories: Sequence[str] = ()  # of each question: those about one story are not independent; empty: all are
 
     @classmethod
     def from_answers(

@@ -7,21 +7,28 @@ thousands of resampled test sets without any prediction (`regard.tasks.example_s
     statistics = collect_statistics("f1", predictions_of_each_seed)
     score_interval(statistics)                 # the mean over the seeds, and its 95 % interval
     paired_test(statistics, other_statistics)  # their difference, its interval and its p-value
+    compare_pairs([a, b, c], [(0, 1), (0, 2)])  # the same for several pairs, with p-values adjusted for their number
 
-- An interval is a percentile bootstrap over the examples (Efron 1979; for corpus metrics, Koehn 2004) and over the
-  seeds, where there are several: each sample draws both with replacement. With one seed it does not
-  include what another seed would change.
+- An interval is a bootstrap with random weights of the examples (Rubin 1981). The examples of a cluster, such as the
+  questions about a story, have one weight. Of scores that are shares, the lower limit counts one more wrong example and
+  the upper limit one more right one: for proportions this is the exact interval of Clopper and Pearson (1934), for
+  other shares the bound of Gaffke (2005). So an error of 0 % on 100 examples may be one of 3.6 %.
+- Where there are several seeds, an interval includes the error of their mean, which has Student's t distribution with
+  Welch's degrees of freedom for a difference. With one seed, it does not include what another seed would change.
 - A p-value comes from approximate randomization (Noreen 1989; Yeh 2000): how often a difference at least as large
-  arises where both models' predictions for random examples are exchanged, for all seeds of an example together. It is
-  about the models as they were trained.
+  arises where both models' predictions for random examples are exchanged, for all seeds and for a whole cluster
+  together. It is about the models as they were trained.
 - So a difference is significant if its p-value is below 0.05 and its interval, which varies the seeds too, excludes 0.
-- `adjust_p_values` corrects p-values of several comparisons (Holm 1979).
+- `compare_pairs` adjusts p-values for the number of pairs (Holm 1979). A model that is chosen on the same examples,
+  such as the best one, needs all pairs from which it could have been chosen: `compare_with_best` adjusts for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +38,9 @@ from regard.errors import UsageError
 FloatArray = NDArray[np.float64]
 SIGNIFICANCE_LEVEL = 0.05
 CONFIDENCE = (2.5, 97.5)  # percentiles of an interval
-BOOTSTRAP_SAMPLES = 2000
-RANDOMIZATION_SAMPLES = 5000
+BOOTSTRAP_SAMPLES = 4000
+SEED_ERRORS = 10  # drawn for each bootstrap sample
+RANDOMIZATION_SAMPLES = 20_000  # so that the p-values of 66 pairs, of 12 models, can be significant after adjustment
 MAX_BLOCK = 1 << 21  # random numbers at a time
 
 
@@ -63,10 +71,16 @@ class ExampleStatistics:
 
     values: FloatArray  # [seeds, examples, statistics]
     score: Callable[[FloatArray], FloatArray] = mean_ratio  # sums [..., statistics] → scores [...]
+    is_share: bool = False  # whether the score is a mean ratio and no numerator exceeds its denominator
+    clusters: NDArray[Any] | None = None  # cluster of each example; examples of one are not independent; None: all are
 
     @classmethod
     def from_ratios(
-        cls, numerators: NDArray[np.generic] | Sequence[float], denominators: NDArray[np.generic] | Sequence[float]
+        cls,
+        numerators: NDArray[np.generic] | Sequence[float],
+        denominators: NDArray[np.generic] | Sequence[float],
+        *,
+        is_share: bool = True,
     ) -> ExampleStatistics:
         """Statistics of a metric that is a ratio of sums, or the mean of such ratios over groups.
 
@@ -74,12 +88,12 @@ class ExampleStatistics:
         """
         columns = [np.asarray(column, dtype=np.float64) for column in (numerators, denominators)]
         tables = [column if column.ndim == 2 else column[:, None] for column in columns]
-        return cls(np.concatenate(tables, axis=1)[None])
+        return cls(np.concatenate(tables, axis=1)[None], is_share=is_share)
 
     @classmethod
     def stack(cls, statistics: Sequence[ExampleStatistics]) -> ExampleStatistics:
         """Statistics of several seeds as those of one model."""
-        return cls(np.concatenate([seed.values for seed in statistics]), statistics[0].score)
+        return replace(statistics[0], values=np.concatenate([seed.values for seed in statistics]))
 
     @property
     def num_seeds(self) -> int:
@@ -108,7 +122,37 @@ class ExampleStatistics:
 
     def select(self, examples: NDArray[np.bool_] | NDArray[np.int64]) -> ExampleStatistics:
         """Statistics of some of the examples."""
-        return replace(self, values=self.values[:, examples])
+        clusters = None if self.clusters is None else self.clusters[examples]
+        return replace(self, values=self.values[:, examples], clusters=clusters)
+
+    def sum_clusters(self) -> ExampleStatistics:
+        """Statistics with one example for each cluster.
+
+        >>> stories = replace(ExampleStatistics.from_ratios([1, 0, 1], [1, 1, 1]), clusters=np.array(["a", "a", "b"]))
+        >>> stories.sum_clusters().values[0].tolist(), stories.sum_clusters().mean == stories.mean
+        ([[1.0, 2.0], [1.0, 1.0]], True)
+        """
+        if self.clusters is None:
+            return self
+        names, indices = np.unique(self.clusters, return_inverse=True)
+        sums = np.zeros((len(names), self.num_seeds, self.values.shape[2]))
+        np.add.at(sums, indices, self.values.swapaxes(0, 1))
+        return replace(self, values=sums.swapaxes(0, 1), clusters=None)
+
+    @property
+    def extremes(self) -> tuple[FloatArray, FloatArray]:  # [seeds, statistics] each
+        """An average example that is wholly wrong, and one that is wholly right; zeros where scores are not shares."""
+        average = self.values.mean(1)
+        if not self.is_share:
+            return np.zeros_like(average), np.zeros_like(average)
+        denominators = average[:, average.shape[1] // 2 :]
+        wrong = np.concatenate([np.zeros_like(denominators), denominators], axis=1)
+        return wrong, np.concatenate([denominators, denominators], axis=1)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest score that there can be."""
+        return (0.0, 100.0) if self.is_share else (-np.inf, np.inf)
 
 
 @dataclass(frozen=True)
@@ -136,17 +180,17 @@ class PairedTest:
 
 
 def score_interval(statistics: ExampleStatistics, *, samples: int = BOOTSTRAP_SAMPLES) -> ScoreInterval:
-    """Mean score, with its 95 % interval by bootstrap over examples and seeds.
+    """Mean score, with its 95 % interval by bootstrap over examples and the error of the mean over seeds.
 
-    >>> score_interval(ExampleStatistics.from_ratios([1] * 9, [1] * 9))
-    ScoreInterval(mean=100.0, low=100.0, high=100.0)
+    >>> interval = score_interval(ExampleStatistics.from_ratios([1] * 100, [1] * 100))
+    >>> interval.mean, round(interval.low), interval.high
+    (100.0, 96, 100.0)
     """
+    model = statistics.sum_clusters()
     rng = _new_rng()
-    scores = []
-    for weights in _bootstrap_weights(rng, statistics.num_examples, samples):
-        scores.append(_resampled_scores(rng, weights, statistics))
-    low, high = np.percentile(np.concatenate(scores), CONFIDENCE)
-    return ScoreInterval(statistics.mean, float(low), float(high))
+    (lower, upper) = _resample_scores(rng, [model], samples)[0]
+    low, high = _interval(lower, upper, _seed_errors(rng, [model], samples), model.bounds)
+    return ScoreInterval(model.mean, low, high)
 
 
 def paired_test(
@@ -165,25 +209,33 @@ def paired_test(
     >>> paired_test(better, worse).difference, paired_test(better, worse).is_significant
     (50.0, True)
     """
-    first_values, second_values = _align_seeds(first, second)
+    return compare_pairs([first, second], [(0, 1)], samples=samples, randomizations=randomizations)[0]
+
+
+def compare_pairs(
+    models: Sequence[ExampleStatistics],
+    pairs: Sequence[tuple[int, int]],
+    *,
+    samples: int = BOOTSTRAP_SAMPLES,
+    randomizations: int = RANDOMIZATION_SAMPLES,
+) -> list[PairedTest]:
+    """Test pairs of models by index: first minus second, with p-values adjusted for the number of pairs."""
+    for first, second in pairs:
+        _check_comparable(models[first], models[second])
+    models = [model.sum_clusters() for model in models]
     rng = _new_rng()
-    differences = []
-    for weights in _bootstrap_weights(rng, first.num_examples, samples):
-        first_scores = _resampled_scores(rng, weights, first)
-        differences.append(first_scores - _resampled_scores(rng, weights, second))
-    low, high = np.percentile(np.concatenate(differences), CONFIDENCE)
-    observed = first.mean - second.mean
-    advantage = first_values - second_values  # [seeds, examples, statistics]
-    first_sums = first_values.sum(1)
-    second_sums = second_values.sum(1)
-    num_as_large = 0
-    for size in _block_sizes(randomizations, first.num_examples):
-        is_exchanged = rng.random((size, first.num_examples)) < 0.5
-        exchanged = np.tensordot(is_exchanged.astype(np.float64), advantage, axes=([1], [1]))  # [size, seeds, …]
-        scores = first.score(first_sums - exchanged).mean(1) - second.score(second_sums + exchanged).mean(1)
-        num_as_large += int((np.abs(scores) >= abs(observed) - 1e-9).sum())
-    p_value = (1 + num_as_large) / (1 + randomizations)
-    return PairedTest(observed, float(low), high=float(high), p_value=p_value)
+    limits = _resample_scores(rng, models, samples)
+    p_values = adjust_p_values(_randomize(models, pairs, randomizations))
+    tests = []
+    for (first, second), p_value in zip(pairs, p_values, strict=True):
+        low, high = _interval(
+            limits[first][0] - limits[second][1],
+            limits[first][1] - limits[second][0],
+            _seed_errors(rng, [models[first], models[second]], samples),
+            (models[first].bounds[0] - models[second].bounds[1], models[first].bounds[1] - models[second].bounds[0]),
+        )
+        tests.append(PairedTest(models[first].mean - models[second].mean, low, high=high, p_value=p_value))
+    return tests
 
 
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
@@ -203,10 +255,26 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
 def compare_with(
     reference: ExampleStatistics, others: Sequence[ExampleStatistics], *, samples: int = BOOTSTRAP_SAMPLES
 ) -> list[PairedTest]:
-    """Test several models against a reference: model minus reference, with p-values adjusted for their number."""
-    tests = [paired_test(statistics, reference, samples=samples) for statistics in others]
-    adjusted = adjust_p_values([test.p_value for test in tests])
-    return [replace(test, p_value=p_value) for test, p_value in zip(tests, adjusted, strict=True)]
+    """Test several models against a reference that was fixed beforehand: model minus reference, adjusted p-values."""
+    pairs = [(index, 0) for index in range(1, 1 + len(others))]
+    return compare_pairs([reference, *others], pairs, samples=samples)
+
+
+def compare_with_best(
+    models: Sequence[ExampleStatistics],
+    best: int,
+    *,
+    samples: int = BOOTSTRAP_SAMPLES,
+    randomizations: int = RANDOMIZATION_SAMPLES,
+) -> dict[int, PairedTest]:
+    """Test each model against the best one: model minus best, by index.
+
+    The best model is chosen on the same examples, so that p-values are adjusted for all pairs of models.
+    """
+    others = [index for index in range(len(models)) if index != best]
+    pairs = [*((index, best) for index in others), *combinations(others, 2)]
+    tests = compare_pairs(models, pairs, samples=samples, randomizations=randomizations)
+    return dict(zip(others, tests, strict=False))
 
 
 def _new_rng() -> np.random.Generator:
@@ -214,46 +282,84 @@ def _new_rng() -> np.random.Generator:
     return np.random.Generator(np.random.Philox(1))
 
 
-def _align_seeds(first: ExampleStatistics, second: ExampleStatistics) -> tuple[FloatArray, FloatArray]:
-    """Values with equal numbers of seeds; a single one is repeated."""
+def _check_comparable(first: ExampleStatistics, second: ExampleStatistics) -> None:
+    """Refuse different numbers of examples, and of seeds unless one model has a single one."""
     if first.num_examples != second.num_examples:
         raise UsageError(
             f"{first.num_examples} examples cannot be compared with {second.num_examples}: predict the same test data"
         )
-    num_seeds = max(first.num_seeds, second.num_seeds)
-    if {first.num_seeds, second.num_seeds} - {1, num_seeds}:
+    if first.num_seeds != second.num_seeds and 1 not in (first.num_seeds, second.num_seeds):
         raise UsageError(
             f"{first.num_seeds} seeds cannot be compared with {second.num_seeds}: train both from the same seeds"
         )
-    shape = (num_seeds, *first.values.shape[1:])
-    return np.broadcast_to(first.values, shape), np.broadcast_to(second.values, shape)
 
 
-def _block_sizes(samples: int, num_examples: int) -> Iterator[int]:
+def _randomize(
+    models: Sequence[ExampleStatistics], pairs: Sequence[tuple[int, int]], randomizations: int
+) -> list[float]:
+    """P-value of each pair by approximate randomization; all pairs share the exchanges."""
+    rng = _new_rng()
+    totals = [model.values.sum(1) for model in models]  # [seeds, statistics]
+    num_as_large = np.zeros(len(pairs))
+    for size in _block_sizes(randomizations, models):
+        is_exchanged = (rng.random((size, models[0].num_examples)) < 0.5).astype(np.float64)
+        parts = [_weighted_sums(is_exchanged, model) for model in models]  # [size, seeds, statistics]
+        for index, (first, second) in enumerate(pairs):
+            exchanged = parts[first] - parts[second]
+            first_scores = models[first].score(totals[first] - exchanged).mean(1)
+            second_scores = models[second].score(totals[second] + exchanged).mean(1)
+            observed = abs(models[first].mean - models[second].mean)
+            num_as_large[index] += (np.abs(first_scores - second_scores) >= observed - 1e-9).sum()
+    p_values: list[float] = ((1 + num_as_large) / (1 + randomizations)).tolist()
+    return p_values
+
+
+def _resample_scores(
+    rng: np.random.Generator, models: Sequence[ExampleStatistics], samples: int
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Mean scores over the seeds with random weights of the examples, [samples]: for lower and for upper limits."""
+    if not models[0].num_examples:
+        raise UsageError("there is nothing to compare: the test set is empty")
+    blocks: list[list[FloatArray]] = [[] for _ in models]  # [2, size] each
+    for size in _block_sizes(samples, models):
+        weights = rng.standard_exponential((size, models[0].num_examples))
+        extra_weight = rng.standard_exponential((size, 1, 1))
+        for model, model_blocks in zip(models, blocks, strict=True):
+            sums = _weighted_sums(weights, model)
+            model_blocks.append(
+                np.stack([model.score(sums + extra_weight * extreme).mean(1) for extreme in model.extremes])
+            )
+    scores = [np.concatenate(model_blocks, axis=1) for model_blocks in blocks]
+    return [(lower, upper) for lower, upper in scores]
+
+
+def _weighted_sums(weights: FloatArray, model: ExampleStatistics) -> FloatArray:
+    """Sums over examples for each row of their weights, [rows, seeds, statistics]."""
+    return np.tensordot(weights, model.values, axes=([1], [1]))
+
+
+def _seed_errors(rng: np.random.Generator, models: Sequence[ExampleStatistics], samples: int) -> FloatArray:
+    """Random errors of a mean over seeds, or of the difference of two, [samples, errors]; 0 for single seeds."""
+    variances = np.array([(model.deviation or 0.0) ** 2 / model.num_seeds for model in models])
+    variance = variances.sum()
+    if variance <= 0:
+        return np.zeros((samples, 1))
+    degrees = variance**2 / sum(variances**2 / [max(1, model.num_seeds - 1) for model in models])  # Welch 1947
+    return np.asarray(np.sqrt(variance) * rng.standard_t(degrees, (samples, SEED_ERRORS)))
+
+
+def _interval(
+    lower: FloatArray, upper: FloatArray, seed_errors: FloatArray, bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """Percentiles of resampled scores, [samples] for each limit, with the errors of their seeds."""
+    low = np.percentile(lower[:, None] + seed_errors, CONFIDENCE[0])
+    high = np.percentile(upper[:, None] + seed_errors, CONFIDENCE[1])
+    return max(bounds[0], float(low)), min(bounds[1], float(high))
+
+
+def _block_sizes(samples: int, models: Sequence[ExampleStatistics]) -> Iterator[int]:
     """Numbers of samples that are drawn together."""
-    block = max(1, MAX_BLOCK // max(1, num_examples))
+    width = models[0].num_examples + sum(model.num_seeds * model.values.shape[2] for model in models)
+    block = max(1, MAX_BLOCK // max(1, width))
     for start in range(0, samples, block):
         yield min(block, samples - start)
-
-
-def _bootstrap_weights(rng: np.random.Generator, num_examples: int, samples: int) -> Iterator[FloatArray]:
-    """How often each example is in each bootstrap sample, [block, examples]."""
-    if not num_examples:
-        raise UsageError("there is nothing to compare: the test set is empty")
-    for size in _block_sizes(samples, num_examples):
-        yield _draw_counts(rng, size, num_examples)
-
-
-def _draw_counts(rng: np.random.Generator, samples: int, size: int) -> FloatArray:
-    """Counts of `size` draws with replacement, [samples, size]."""
-    draws = rng.integers(size, size=(samples, size)) + size * np.arange(samples)[:, None]
-    counts = np.bincount(draws.ravel(), minlength=samples * size)
-    return counts.reshape(samples, size).astype(np.float64)
-
-
-def _resampled_scores(rng: np.random.Generator, weights: FloatArray, statistics: ExampleStatistics) -> FloatArray:
-    """Mean score over resampled seeds, for each row of example weights."""
-    sums = np.tensordot(weights, statistics.values, axes=([1], [1]))  # [samples, seeds, statistics]
-    seed_counts = _draw_counts(rng, len(weights), statistics.num_seeds)
-    scores = statistics.score(sums)  # [samples, seeds]
-    return np.asarray((scores * seed_counts).sum(1) / statistics.num_seeds)

@@ -10,6 +10,7 @@ import pytest
 from regard.report.comparison.evaluation import Example, ModelEvaluation
 from regard.report.comparison.report import ComparisonReport, build_report
 from regard.tasks.predictions import PredictedStoryAnswers
+from regard.tasks.significance import adjust_p_values
 from tests.report.comparison.models import COUNT, model
 
 
@@ -39,10 +40,13 @@ def test_the_best_model_is_the_reference_of_every_test() -> None:
 
 def test_the_conclusion_names_significant_differences_and_others() -> None:
     comparison = report(model("worse", [40]), model("best", [90]), model("close", [89]))
-    assert comparison.conclusion.startswith("best is best: accuracy 90.00 % (95 % interval 84.0 to 9")
-    assert "It is significantly better than worse; the difference to close is not significant." in comparison.conclusion
+    assert comparison.conclusion.startswith("Best: best, accuracy 90.00 % (95 % interval 82.")
+    sentence = "It is significantly better than worse; the difference from close is not significant."
+    assert sentence in comparison.conclusion
     alone = report(model("a", [90]), model("b", [89]))
-    assert "The difference to b is not significant." in alone.conclusion
+    assert "The difference from b is not significant." in alone.conclusion
+    level = report(model("a", [90]), model("b", [89]), model("RNN, mean", [88]))
+    assert "The differences from b and “RNN, mean” are not significant." in level.conclusion
     seeds = report(model("a", [90, 92, 94]), model("b", [40]), model("c", [41, 42, 43]))
     assert "mean of 3 seeds). It is significantly better than b and c." in seeds.conclusion
 
@@ -50,8 +54,8 @@ def test_the_conclusion_names_significant_differences_and_others() -> None:
 @pytest.mark.parametrize(
     ("attending", "plain", "first", "expected"),
     [
-        (90, 50, 0, "attend, with attention, beats plain, the best without, by 40.0 points (31.0 to 5"),
-        (50, 90, 0, "plain, the best without attention, beats attend, the best with it, by 40.0 points"),
+        (90, 50, 0, "attend (the best with attention) beats plain (the best without) by 40.0 points (2"),
+        (50, 90, 0, "plain (the best without) beats attend (the best with attention) by 40.0 points"),
         (60, 60, 40, "do not differ significantly: 0.0 points"),
     ],
 )
@@ -70,6 +74,32 @@ def test_pretrained_models_are_no_evidence_about_attention() -> None:
     assert (verdict.attending, verdict.plain) == ("rnn", "plain")
 
 
+def test_the_verdict_names_a_baseline_and_is_adjusted_for_all_of_its_pairs() -> None:
+    models = [
+        model("attend", [60], has_attention=True),
+        model("attend too", [55], has_attention=True),
+        model("plain", [50]),
+        model("word counts", [75], is_baseline=True),
+    ]
+    comparison = report(*models)
+    verdict = comparison.attention
+    assert verdict is not None and verdict.is_plain_baseline
+    assert "word counts (a baseline, the best without) beats attend (the best with attention)" in comparison.conclusion
+    pairs = [("attend", "plain"), ("attend too", "plain"), ("attend too", "word counts")]
+    p_values = [comparison.paired_test(*pair).p_value for pair in (("attend", "word counts"), *pairs)]
+    assert verdict.test.p_value == pytest.approx(adjust_p_values(p_values)[0])
+    assert verdict.test.p_value > p_values[0]
+
+
+def test_pairs_that_were_chosen_beforehand_are_adjusted_for_their_number() -> None:
+    comparison = report(model("a", [80]), model("b", [71]), model("c", [60]))
+    pairs = [("a", "b"), ("b", "c")]
+    tests = comparison.paired_tests(pairs)
+    p_values = adjust_p_values([comparison.paired_test(*pair).p_value for pair in pairs])
+    assert [test.p_value for test in tests] == pytest.approx(p_values)
+    assert [test.difference for test in tests] == pytest.approx([9, 11])
+
+
 def test_the_smaller_error_is_the_better_one() -> None:
     def answers(num_right: int) -> PredictedStoryAnswers:
         predictions = ["hall" if index < num_right else "garden" for index in range(40)]
@@ -83,7 +113,7 @@ def test_the_smaller_error_is_the_better_one() -> None:
     comparison = build_report(models, [5] * 40, task="story-qa", metric="error", title="t")
     assert comparison.best.name == "memory"
     assert comparison.models[0].test is not None and comparison.models[0].test.difference == pytest.approx(70)
-    assert "memory, with attention, beats counts, the best without, by 70.0 points" in comparison.conclusion
+    assert "memory (the best with attention) beats counts (the best without) by 70.0 points" in comparison.conclusion
 
 
 def test_scores_by_length_are_those_of_the_texts_of_each_length() -> None:

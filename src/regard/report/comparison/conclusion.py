@@ -12,6 +12,8 @@ from regard.tasks.significance import PairedTest
 if TYPE_CHECKING:
     from regard.report.comparison.report import AttentionVerdict, ComparisonReport
 
+WITHOUT_PRETRAINING = "Of the models without pre-training"
+
 
 def conclude(report: ComparisonReport) -> str:
     """State which model is best, which differences are significant, what attention gives, and what length costs."""
@@ -27,35 +29,34 @@ def _conclude_on_ranking(report: ComparisonReport) -> str:
     num_seeds = best.statistics.num_seeds
     seeds = f", mean of {num_seeds} seeds" if num_seeds > 1 else ""
     low, high = map(report.metric_row.format_difference, (best.interval.low, best.interval.high))
-    return f"{best.name} is best: {score} (95 % interval {low} to {high}{seeds})."
+    return f"Best: {quote_name(best.name)}, {score} (95 % interval {low} to {high}{seeds})."
 
 
 def _conclude_on_significance(report: ComparisonReport) -> str:
     tests = {model.name: model.test for model in report.models if model.test is not None}
     worse = [name for name, test in tests.items() if test.is_significant]
     level = [name for name, test in tests.items() if not test.is_significant]
+    subject = "the differences" if len(level) > 1 else "the difference"
+    verb = "are" if len(level) > 1 else "is"
+    insignificant = f"{subject} from {join_names(level)} {verb} not significant." if level else ""
     if not worse:
-        return f"The difference to {join_names(level)} is not significant."
+        return f"T{insignificant[1:]}"
     sentence = f"It is significantly better than {join_names(worse)}"
-    return f"{sentence}; the difference to {join_names(level)} is not significant." if level else f"{sentence}."
+    return f"{sentence}; {insignificant}" if level else f"{sentence}."
 
 
 def describe_verdict(verdict: AttentionVerdict, metric: Metric) -> str:
     """State whether attention wins, does not, or makes no significant difference."""
     difference = _format_difference(verdict.test, metric)
     attending_wins = (verdict.test.difference > 0) == metric.larger_is_better
-    scope = "Of the models trained from scratch,"
+    attending = f"{quote_name(verdict.attending)} (the best with attention)"
+    baseline = "a baseline, " if verdict.is_plain_baseline else ""
+    plain = f"{quote_name(verdict.plain)} ({baseline}the best without)"
     if not verdict.test.is_significant:
-        return (
-            f"{scope} {verdict.attending}, the best with attention, and {verdict.plain}, the best without, do not "
-            f"differ significantly: {difference}."
-        )
+        return f"{WITHOUT_PRETRAINING}, {attending} and {plain} do not differ significantly: {difference}."
     if attending_wins:
-        return f"{scope} {verdict.attending}, with attention, beats {verdict.plain}, the best without, by {difference}."
-    return (
-        f"{scope} {verdict.plain}, the best without attention, beats {verdict.attending}, the best with it, by "
-        f"{difference}: attention does not win here."
-    )
+        return f"{WITHOUT_PRETRAINING}, {attending} beats {plain} by {difference}."
+    return f"{WITHOUT_PRETRAINING}, {plain} beats {attending} by {difference}: attention does not win here."
 
 
 def _format_difference(test: PairedTest, metric: Metric) -> str:
@@ -74,8 +75,8 @@ def _conclude_on_length(report: ComparisonReport) -> list[str]:
     highest = max(fractions, key=lambda name: fractions[name])
     lowest = min(fractions, key=lambda name: fractions[name])
     return [
-        f"On texts of over {LONG_SOURCE_WORDS} words {highest} keeps {100 * fractions[highest]:.0f} % of its "
-        f"{report.metric_row.field_name} on those of up to {SHORT_SOURCE_WORDS}, {lowest} "
+        f"On texts of over {LONG_SOURCE_WORDS} words {quote_name(highest)} keeps {100 * fractions[highest]:.0f} % of "
+        f"its {report.metric_row.field_name} on those of up to {SHORT_SOURCE_WORDS}, {quote_name(lowest)} "
         f"{100 * fractions[lowest]:.0f} %."
     ]
 
@@ -83,8 +84,17 @@ def _conclude_on_length(report: ComparisonReport) -> list[str]:
 def join_names(names: Sequence[str]) -> str:
     """Join names.
 
-    >>> join_names(["a", "b", "c"]), join_names(["a"])
-    ('a, b and c', 'a')
+    >>> join_names(["LSTM", "RNN, mean", "counts"]), join_names(["a"])
+    ('LSTM, “RNN, mean” and counts', 'a')
     """
-    *first, last = names
+    *first, last = map(quote_name, names)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def quote_name(name: str) -> str:
+    """Name of a model as a part of a sentence: in quotation marks if it has a comma or more than two words.
+
+    >>> quote_name("memory network"), quote_name("BERT, frozen"), quote_name("most frequent answer")
+    ('memory network', '“BERT, frozen”', '“most frequent answer”')
+    """
+    return f"“{name}”" if "," in name or len(name.split()) > 2 else name

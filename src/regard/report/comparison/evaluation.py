@@ -71,6 +71,7 @@ class ModelEvaluation:
     predictions: Sequence[Predictions]
     examples_per_second: float
     is_pretrained: bool | None
+    is_baseline: bool = False
     example: Example = field(default_factory=Example)
     history: TrainingHistory = field(default_factory=TrainingHistory)
 
@@ -121,6 +122,7 @@ class ComparisonEvaluator(Generic[ExamplesT]):
             predictions=[predictions],
             examples_per_second=len(self.test) / seconds,
             is_pretrained=False,
+            is_baseline=True,
             example=self._show(predictions, None),
         )
 

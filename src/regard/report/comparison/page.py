@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regard.checkpoint.atomic import json_bytes, write_file
+from regard.formatting import format_p_value
 from regard.metric_table import METRICS, Metric
 from regard.registry import resolve
 from regard.report.charts import html_figures, html_table, interval_chart, line_chart, static_page
@@ -14,8 +15,10 @@ from regard.report.comparison.evaluation import LearningCurve
 from regard.report.comparison.report import ComparedModel, ComparisonReport
 
 METHOD = (
-    "Intervals: 95 %, bootstrap over examples and seeds. p: approximate randomization against the best model, adjusted "
-    "for the number of models (Holm). A difference is significant if p < 0.05 and its interval excludes 0."
+    "Intervals: 95 %, bootstrap over examples, with Student's t for the seeds. p: approximate randomization against "
+    "the best model, adjusted for all pairs of models (Holm), as the best is chosen on the same examples; between the "
+    "best with attention and the best without, adjusted for all pairs of one with and one without. A difference is "
+    "significant if p < 0.05 and its interval excludes 0."
 )
 MISSING = "–"
 
@@ -50,14 +53,14 @@ def report_table(report: ComparisonReport) -> list[list[str]]:
 
 
 def _format_test(model: ComparedModel, metric: Metric) -> list[str]:
-    """Difference to the best model, with a star where it is significant, and its p-value."""
+    """Difference from the best model, with a star where it is significant, and its p-value."""
     if model.test is None:
         return ["best", ""]
     star = " *" if model.test.is_significant else ""
-    p_value = model.test.p_value
+    p_value = format_p_value(model.test.p_value).removeprefix("p ").removeprefix("= ")
     sign = "−" if model.test.difference < 0 else "+"
     difference = sign + metric.format_difference(abs(model.test.difference))
-    return [f"{difference}{star}", f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"]
+    return [f"{difference}{star}", p_value]
 
 
 def _format_score(metric: str, value: float) -> str:

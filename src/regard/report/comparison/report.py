@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from regard.tasks.significance import (
     ExampleStatistics,
     PairedTest,
     ScoreInterval,
-    compare_with,
-    paired_test,
+    compare_pairs,
+    compare_with_best,
     score_interval,
 )
 
@@ -55,6 +55,7 @@ class ComparedModel:
     by_length: Sequence[LengthScore] = ()
     retained_on_long: float | None = None  # score on long texts over that on short ones; None where there are few
     is_pretrained: bool | None = None  # whether it started from another model; None: unknown
+    is_baseline: bool = False  # of the task, such as word counts
     example: Example = field(default_factory=Example)
     history: TrainingHistory = field(default_factory=TrainingHistory)
     predictions: Sequence[Predictions] = ()  # of each seed
@@ -79,7 +80,7 @@ class ComparedModel:
             "high": self.interval.high,
             "deviation": self.statistics.deviation,
             "scores": {name: list(values) for name, values in self.scores.items()},
-            "test": None if self.test is None else _test_dict(self.test),
+            "test": None if self.test is None else test_dict(self.test),
             "by_length": [{"words": group.words, "examples": group.examples, "score": group.score} for group in groups],
             "retained_on_long": self.retained_on_long,
             "examples_per_second": self.examples_per_second,
@@ -92,7 +93,8 @@ class ComparedModel:
         }
 
 
-def _test_dict(test: PairedTest) -> PairedTestDict:
+def test_dict(test: PairedTest) -> PairedTestDict:
+    """A test as plain values."""
     return {
         "difference": test.difference,
         "low": test.low,
@@ -104,11 +106,12 @@ def _test_dict(test: PairedTest) -> PairedTestDict:
 
 @dataclass(frozen=True)
 class AttentionVerdict:
-    """The best model with attention against the best one without, of those that are trained from scratch."""
+    """The best model with attention against the best one without, of those that did not start from another model."""
 
     attending: str  # name of the model with attention
     plain: str
-    test: PairedTest  # the former minus the latter
+    test: PairedTest  # the former minus the latter; adjusted for all pairs of a model with attention and one without
+    is_plain_baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,13 @@ class ComparisonReport:
 
     def paired_test(self, first: str, second: str) -> PairedTest:
         """Test the difference of two models by name: first minus second."""
-        statistics = {model.name: model.statistics for model in self.models}
-        return paired_test(statistics[first], statistics[second])
+        return self.paired_tests([(first, second)])[0]
+
+    def paired_tests(self, pairs: Sequence[tuple[str, str]]) -> list[PairedTest]:
+        """Test the differences of pairs that were chosen beforehand, with p-values adjusted for their number."""
+        indices = {model.name: index for index, model in enumerate(self.models)}
+        statistics = [model.statistics for model in self.models]
+        return compare_pairs(statistics, [(indices[first], indices[second]) for first, second in pairs])
 
     @property
     def conclusion(self) -> str:
@@ -157,7 +165,7 @@ class ComparisonReport:
             "conclusion": self.conclusion,
             "attention": None
             if verdict is None
-            else {"attending": verdict.attending, "plain": verdict.plain, "test": _test_dict(verdict.test)},
+            else {"attending": verdict.attending, "plain": verdict.plain, "test": test_dict(verdict.test)},
             "text": self.text,
             "reference": self.reference,
             "models": [model.to_dict() for model in self.models],
@@ -181,8 +189,7 @@ def build_report(
     statistics = [collect_statistics(metric, evaluation.predictions) for evaluation in evaluations]
     ranks = [METRICS[metric].rank(model.mean) for model in statistics]
     best = int(np.argmax(ranks))
-    others = [index for index in range(len(evaluations)) if index != best]
-    tests = dict(zip(others, compare_with(statistics[best], [statistics[index] for index in others]), strict=True))
+    tests = compare_with_best(statistics, best)
     words = np.array(lengths, dtype=np.int64)
     models = [
         ComparedModel(
@@ -197,6 +204,7 @@ def build_report(
             by_length=_scores_by_length(statistics[index], words) if len(words) else [],
             retained_on_long=_retained_on_long(statistics[index], words) if len(words) else None,
             is_pretrained=evaluation.is_pretrained,
+            is_baseline=evaluation.is_baseline,
             example=evaluation.example,
             history=evaluation.history,
             predictions=evaluation.predictions,
@@ -254,10 +262,21 @@ def _retained_on_long(statistics: ExampleStatistics, words: Lengths) -> float | 
 def _judge_attention(models: Sequence[ComparedModel], metric: Metric) -> AttentionVerdict | None:
     """Compare the best model with attention and the best one without; pretrained ones have read other texts."""
     scratch = [model for model in models if model.is_pretrained is False]
-    attending = [model for model in scratch if model.example.has_attention]
-    plain = [model for model in scratch if not model.example.has_attention]
+    attending = [index for index, model in enumerate(scratch) if model.example.has_attention]
+    plain = [index for index, model in enumerate(scratch) if not model.example.has_attention]
     if not attending or not plain:
         return None
-    first = _best_of(attending, metric)
-    second = _best_of(plain, metric)
-    return AttentionVerdict(first.name, second.name, test=paired_test(first.statistics, second.statistics))
+
+    def best_of(indices: Sequence[int]) -> int:
+        return max(indices, key=lambda index: metric.rank(scratch[index].mean))
+
+    first = best_of(attending)
+    second = best_of(plain)
+    pairs = [*product(attending, plain)]  # both are chosen on the same examples: adjust for all of these
+    tests = compare_pairs([model.statistics for model in scratch], pairs)
+    return AttentionVerdict(
+        scratch[first].name,
+        scratch[second].name,
+        test=tests[pairs.index((first, second))],
+        is_plain_baseline=scratch[second].is_baseline,
+    )

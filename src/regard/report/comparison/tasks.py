@@ -353,6 +353,7 @@ class StoryComparison(TaskComparison[StoryQuestions]):
                 predictions=[answers.get(task, answers[""]) for task in tasks],
                 references=[question.answer for question in examples.questions],
                 tasks=tasks,
+                stories=examples.stories,
             )
 
         return FittedBaseline("the most frequent answer of each task", len(answers), predict)
