@@ -118,7 +118,7 @@ class Sinusoidal(Positions):
         return hidden + self._codes(positions).to(hidden)
 
     def _codes(self, positions: Tensor) -> Tensor:
-        """Codes of positions [N], [N, D]: from the table, or computed beyond it."""
+        """Positional encodings of positions [N] → [N, D], from the table, or computed beyond it."""
         table: Tensor = self.table  # type: ignore[assignment]
         return self._compute(positions) if _exceed(positions, len(table)) else table[positions]
 
