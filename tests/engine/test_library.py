@@ -93,7 +93,8 @@ def test_structures_have_the_fields_of_the_header(name: str, header: str) -> Non
 
 def test_structures_have_the_names_of_configs() -> None:
     in_training = {"dropout", "attention_dropout", "activation_dropout"}
-    softmax_only = {"attention_normalization", "attention_top_k"}  # stacks with others are refused
+    # models with other normalizations, or with a temperature beside biases, are refused
+    softmax_only = {"attention_normalization", "attention_top_k", "attention_bias_scale"}
     zeros = {"bias"}  # where they are absent
     block_fields = {field.name for field in fields(BlockConfig)} - in_training - softmax_only - zeros
     # scaling is part of theta or factor
