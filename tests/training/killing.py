@@ -42,7 +42,7 @@ def kill_during_training(
 
 
 def train_killed_and_whole(arguments: Sequence[str], folder: Path) -> tuple[Path, Path]:
-    """Run `regard train` twice: killed by SIGKILL after a checkpoint and resumed, and in one piece.
+    """Run `regard train` twice: killed by SIGKILL after its first checkpoint and resumed, and in one piece.
 
     Return both run directories.
     """
@@ -53,7 +53,7 @@ def train_killed_and_whole(arguments: Sequence[str], folder: Path) -> tuple[Path
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     killed, whole = folder / "killed", folder / "whole"
-    kill_during_training(start, killed, lambda event: event["event"] == "step" and event["step"] > 8)
+    kill_during_training(start, killed, lambda event: event["event"] == "save")
     processes = [start(out) for out in (killed, whole)]
     outputs = []
     for process in processes:
