@@ -122,7 +122,7 @@ def test_a_plan_needs_data() -> None:
 
 def test_names_of_models_become_names_of_folders() -> None:
     architecture = parse_candidates(["counts"], "tag")[0].architecture
-    assert Candidate("features:/work/ELMo 2", architecture).folder_name == "features-work-ELMo-2"
+    assert Candidate("features:/models/ELMo 2", architecture).folder_name == "features-models-ELMo-2"
 
 
 def test_models_without_a_folder_have_no_task(tmp_path: Path) -> None:
